@@ -1,0 +1,175 @@
+"""The block pool: which blocks are free, cached or referenced, and who comes next."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from enum import Enum
+
+from core.decision_log import NO_REQUEST, DecisionLog, Event
+from core.interfaces import Block, BlockKey, EvictionPolicy
+from core.prefix_index import HashIndex
+
+
+class FreeOrder(Enum):
+    """Where a released block without a registered hash goes (vLLM changed it between 0.20.2 and 0.25.1)."""
+
+    UNHASHED_FIRST = "unhashed_first"  # on top of the free stack: reused first
+    APPEND_ALL = "append_all"  # to the eviction policy, like the hashed ones, with key None
+
+
+class OutOfBlocksError(RuntimeError):
+    """The pool was asked for more than it has: the caller did not look at `num_available` first."""
+
+
+class BlockPool:
+    """Blocks are FREE (no content), CACHED (content, unreferenced, evictable) or REFERENCED.
+
+    Block objects are made when first used, so an idle pool costs nothing, and `num_blocks=None` is unbounded. Ids count from
+    `first_block_id`. Taking prefers FREE blocks; then the eviction policy names a CACHED one, which loses its content.
+    """
+
+    def __init__(
+        self,
+        num_blocks: int | None,
+        eviction: EvictionPolicy,
+        log: DecisionLog,
+        index: HashIndex,
+        free_order: FreeOrder = FreeOrder.UNHASHED_FIRST,
+        first_block_id: int = 0,
+    ) -> None:
+        self.num_blocks = num_blocks
+        self.first_block_id = first_block_id
+        self.index = index
+        self.num_referenced = 0
+        self.num_cached = 0  # held by the eviction policy
+        self.num_evictions = 0
+        self.blocks: list[Block] = []  # every block ever used, by id
+        self._eviction = eviction
+        self._log = log
+        self._free: list[Block] = []  # stack: the last is taken first
+        self._keep_unhashed_apart = free_order is FreeOrder.UNHASHED_FIRST
+
+    @property
+    def num_available(self) -> int:
+        """Blocks that `take` could return now: FREE and CACHED."""
+        if self.num_blocks is None:
+            return 1 << 62
+        return self.num_blocks - self.num_referenced
+
+    def take(self, num_blocks: int, request_id: int, incoming: BlockKey | None = None) -> list[Block]:
+        """Returns `num_blocks` blocks with reference count 1, evicting where nothing is free. O(log n) a block."""
+        if num_blocks > self.num_available:
+            raise OutOfBlocksError(f"{num_blocks} blocks asked for, {self.num_available} available")
+        taken = self._take_free(num_blocks)
+        if len(taken) < num_blocks:
+            taken.extend(self._evict(num_blocks - len(taken), incoming))
+        for block in taken:
+            block.ref_count = 1
+        self.num_referenced += num_blocks
+        self._log.blocks(Event.ALLOC, request_id, taken)
+        return taken
+
+    def take_one(self, request_id: int) -> Block:
+        """`take(1)` for the decode path, where most blocks are taken."""
+        if self._free:
+            block = self._free.pop()
+            block.ref_count = 1
+            self.num_referenced += 1
+            self._log.blocks(Event.ALLOC, request_id, (block,))
+            return block
+        return self.take(1, request_id)[0]
+
+    def _take_free(self, num_blocks: int) -> list[Block]:
+        free = self._free
+        num_reused = min(num_blocks, len(free))
+        taken = free[len(free) - num_reused :][::-1]
+        del free[len(free) - num_reused :]
+        num_fresh = num_blocks - num_reused
+        if self.num_blocks is not None:
+            num_fresh = min(num_fresh, self.num_blocks - len(self.blocks))
+        first = self.first_block_id + len(self.blocks)
+        fresh = [Block(block_id) for block_id in range(first, first + num_fresh)]
+        self.blocks.extend(fresh)
+        taken.extend(fresh)
+        return taken
+
+    def _evict(self, num_blocks: int, incoming: BlockKey | None) -> list[Block]:
+        victims = [self._eviction.pop_victim(incoming) for _ in range(num_blocks)]
+        self.num_cached -= num_blocks
+        hashed = [block for block in victims if block.key is not None]
+        self.num_evictions += len(hashed)
+        self._log.blocks(Event.EVICT, NO_REQUEST, hashed)
+        for block in hashed:
+            self._eviction.on_evict(block)
+            self.index.remove(block)
+        return victims
+
+    def acquire(self, blocks: Sequence[Block]) -> None:
+        """A sequence adopts cached content: one more reference each. `blocks` go root to leaf."""
+        idle = []
+        for block in blocks:
+            if block.ref_count == 0:
+                idle.append(block)
+            block.ref_count += 1
+        if idle:
+            self.num_cached -= len(idle)
+            self.num_referenced += len(idle)
+            self._eviction.on_acquire(idle)
+
+    def release(self, blocks: Iterable[Block], request_id: int) -> None:
+        """Drops one reference each; `blocks` go leaf to root, so that a tail is reused, and evicted, before its beginning."""
+        freed = []
+        for block in blocks:
+            block.ref_count -= 1
+            if block.ref_count == 0:
+                freed.append(block)
+        if not freed:
+            return
+        self.num_referenced -= len(freed)
+        self._log.blocks(Event.FREE, request_id, freed)
+        if self._keep_unhashed_apart:
+            unhashed = [block for block in freed if block.key is None]
+            self._free.extend(reversed(unhashed))
+            if len(unhashed) == len(freed):
+                return
+            freed = [block for block in freed if block.key is not None]
+        self.num_cached += len(freed)
+        self._eviction.on_release(freed)
+
+    def register(self, blocks: Sequence[Block], keys: Sequence[BlockKey], request_id: int) -> None:
+        """Publishes the content of referenced full blocks."""
+        for block, key in zip(blocks, keys, strict=True):
+            self.index.insert(key, block)
+        self._eviction.on_insert(blocks)
+        self._log.blocks(Event.CACHE, request_id, blocks)
+
+    def unregister(self, block: Block) -> None:
+        """Takes back the publication of a referenced block whose content was never computed."""
+        self._log.blocks(Event.EVICT, NO_REQUEST, (block,))
+        self._eviction.on_evict(block)
+        self.index.remove(block)
+
+    def free_queue(self) -> list[int]:
+        """Ids of all available blocks in the order in which they would be taken. O(pool): for tests and parity only."""
+        assert self.num_blocks is not None
+        fresh = range(self.first_block_id + len(self.blocks), self.first_block_id + self.num_blocks)
+        cached = [block.block_id for block in self._eviction.eviction_order()]
+        return [block.block_id for block in reversed(self._free)] + list(fresh) + cached
+
+    def check_integrity(self, tables: Iterable[Sequence[Block]]) -> None:
+        """Proves that the states partition the pool and that reference counts equal the block tables. O(pool): for tests."""
+        references: dict[int, int] = {}
+        for table in tables:
+            for block in table:
+                references[block.block_id] = references.get(block.block_id, 0) + 1
+        for block in self.blocks:
+            assert block.ref_count == references.get(block.block_id, 0), f"block {block.block_id}: wrong reference count"
+        free = {block.block_id for block in self._free}
+        cached = {block.block_id for block in self._eviction.eviction_order()}
+        referenced = set(references)
+        used = {block.block_id for block in self.blocks}
+        assert len(free) == len(self._free), "a block is free twice"
+        assert free | cached | referenced == used, f"lost blocks: {used - free - cached - referenced}"
+        assert not (free & cached or free & referenced or cached & referenced), "a block is in two states"
+        assert (len(cached), len(referenced)) == (self.num_cached, self.num_referenced), "counts are off"
+        assert all(block.key is None for block in self._free), "a free block still has content"

@@ -1,0 +1,302 @@
+"""The memory side of a sequence: prefix look-up, growth, copy-on-write, release and swap of its block tables."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+from core.block_pool import BlockPool
+from core.decision_log import DecisionLog, Event
+from core.interfaces import AllocationPolicy, Block, BlockKey, EvictionPolicy
+from core.kv_group import KVGroup
+from core.plan import BlockCopy, StepPlan
+from core.request import Request, Sequence
+from core.swap import HostPool, SwappedBlock, SwappedKV
+
+
+@dataclass(slots=True)
+class PrefixHit:
+    """Cached blocks a request may adopt: one table per KV group; None where a block left the group's window."""
+
+    num_tokens: int
+    tables: list[list[Block | None]]
+    num_idle: int  # blocks of it that no request references: adopting them uses up capacity
+
+
+@dataclass(slots=True)
+class Restoration:
+    """How a swapped-out request would come back: per sequence its tables, resident blocks to adopt, host copies to load."""
+
+    num_computed: list[int]
+    tables: list[list[list[Block | SwappedBlock | None]]]
+    num_loads: int
+    num_idle: int
+
+
+class BlockTables:
+    """Block tables over one pool. A failed question changes nothing; only the verbs that say so change state."""
+
+    def __init__(
+        self,
+        pool: BlockPool,
+        eviction: EvictionPolicy,
+        allocation: AllocationPolicy,
+        groups: tuple[KVGroup, ...],
+        block_size: int,
+        log: DecisionLog,
+        host: HostPool,
+        prefix_caching: bool = True,
+        max_batch_tokens: int = 1 << 62,
+    ) -> None:
+        self.pool = pool
+        self.host = host
+        self.groups = groups
+        self.block_size = block_size
+        self.prefix_caching = prefix_caching
+        self.is_windowed = any(group.window_tokens is not None for group in groups)
+        self._eviction = eviction
+        self._allocation = allocation
+        self._log = log
+        self._max_batch_tokens = max_batch_tokens
+
+    # ---- prefix look-up -------------------------------------------------------------------------------------------
+
+    def find_prefix(self, sequence: Sequence) -> PrefixHit:
+        """The longest cached prefix of its known tokens, at least one token short of all. Changes nothing."""
+        num_full = (sequence.num_known - 1) // self.block_size
+        if len(self.groups) == 1 and not self.is_windowed:
+            blocks = self.pool.index.leading(map(sequence.keys.key, range(num_full)))
+            tables: list[list[Block | None]] = [list(blocks)]
+            return PrefixHit(len(blocks) * self.block_size, tables, sum(block.ref_count == 0 for block in blocks))
+        return self._find_grouped_prefix(sequence, num_full)
+
+    def _find_grouped_prefix(self, sequence: Sequence, num_full: int) -> PrefixHit:
+        """The minimum over groups, each by its own rule, repeated until every group agrees."""
+        found = [
+            [self.pool.index.get(self._group_key(group, sequence.keys.key(i))) for i in range(num_full)]
+            for group in range(len(self.groups))
+        ]
+        num_hits, agreed = num_full, False
+        while not agreed:
+            agreed = True
+            for group, blocks in zip(self.groups, found, strict=True):
+                fewer = group.num_hit_blocks([block is not None for block in blocks[:num_hits]], self.block_size)
+                agreed, num_hits = agreed and fewer == num_hits, fewer
+        num_tokens = num_hits * self.block_size
+        tables: list[list[Block | None]] = []
+        for group, blocks in zip(self.groups, found, strict=True):
+            num_expired = group.num_expired_blocks(num_tokens, self.block_size)
+            tables.append([None] * min(num_expired, num_hits) + blocks[num_expired:num_hits])
+        idle = {b.block_id for table in tables for b in table if b is not None and b.ref_count == 0}
+        return PrefixHit(num_tokens, tables, len(idle))
+
+    @staticmethod
+    def _group_key(group: int, key: BlockKey) -> BlockKey:
+        return (group, key) if group else key
+
+    def adopt(self, sequence: Sequence, hit: PrefixHit, readmission: bool) -> None:
+        """Makes the hit the beginning of the sequence's (empty) tables."""
+        request_id = sequence.request.request_id
+        for table, hits in zip(sequence.tables, hit.tables, strict=True):
+            blocks = [block for block in hits if block is not None]
+            if blocks:
+                self._eviction.on_hit(blocks, readmission)
+                self.pool.acquire(blocks)
+                self._log.blocks(Event.TOUCH, request_id, blocks)
+            table[:] = hits  # type: ignore[assignment]
+        sequence.stored_computed = hit.num_tokens
+        sequence.num_registered = hit.num_tokens // self.block_size
+
+    # ---- growth ---------------------------------------------------------------------------------------------------
+
+    def num_needed(self, sequence: Sequence, num_new: int, num_computed: int, num_held_blocks: int) -> int:
+        """Blocks to take so that `num_new` tokens after `num_computed` have room, given what each table holds already."""
+        target = self._allocation.target_blocks(sequence.request, num_computed + num_new)
+        return max(target - num_held_blocks, 0) * len(self.groups) + self._num_shared_tails(sequence, num_computed)
+
+    def num_needed_for_all(self, sequence: Sequence, num_held_blocks: int) -> int:
+        """Blocks to take for all known tokens; a window group never holds more than its window and one step's tokens."""
+        target = self._allocation.target_blocks(sequence.request, sequence.num_known)
+        total = 0
+        for group in self.groups:
+            needed = target - num_held_blocks
+            if group.window_tokens is not None:
+                most = -(-(group.window_tokens - 1 + self._max_batch_tokens) // self.block_size) + 1
+                needed = min(needed, most)
+            total += max(needed, 0)
+        return total
+
+    def grow(self, sequence: Sequence, num_new: int, plan: StepPlan) -> None:
+        """Takes the blocks for the next `num_new` tokens, copying a shared tail first. The caller has checked the room."""
+        num_computed = sequence.num_computed
+        request = sequence.request
+        if self._num_shared_tails(sequence, num_computed):
+            self._copy_on_write(sequence, num_computed // self.block_size, plan)
+        target = self._allocation.target_blocks(request, num_computed + num_new)
+        for table in sequence.tables:
+            if target > len(table):
+                is_known = self.prefix_caching and (len(table) + 1) * self.block_size <= sequence.num_known
+                incoming = sequence.keys.key(len(table)) if is_known else None
+                table.extend(self.pool.take(target - len(table), request.request_id, incoming))
+
+    def _num_shared_tails(self, sequence: Sequence, num_computed: int) -> int:
+        """Tables whose next token would be written into a block that another sample still reads."""
+        index = num_computed // self.block_size
+        return sum(index < len(table) and table[index].ref_count > 1 for table in sequence.tables)
+
+    def _copy_on_write(self, sequence: Sequence, index: int, plan: StepPlan) -> None:
+        request_id = sequence.request.request_id
+        for table in sequence.tables:
+            shared = table[index]
+            own = self.pool.take_one(request_id)
+            plan.copies.append(BlockCopy(shared.block_id, own.block_id))
+            self._log.blocks(Event.COPY, request_id, (own,))
+            self.pool.release((shared,), request_id)
+            table[index] = own
+
+    def publish(self, sequence: Sequence, num_tokens: int) -> None:
+        """Registers the full blocks among the first `num_tokens` tokens that are not yet in the prefix index."""
+        first, last = sequence.num_registered, num_tokens // self.block_size
+        if last <= first:
+            return
+        keys = [sequence.keys.key(index) for index in range(first, last)]
+        for group, table in enumerate(sequence.tables):
+            fresh = [
+                (block, self._group_key(group, key))
+                for block, key in zip(table[first:last], keys, strict=True)
+                if block is not None and block.key is None
+            ]
+            if fresh:
+                blocks, block_keys = zip(*fresh, strict=True)
+                self.pool.register(blocks, block_keys, sequence.request.request_id)
+        sequence.num_registered = last
+
+    def unpublish(self, sequence: Sequence, num_computed: int) -> None:
+        """Takes back registrations beyond `num_computed` tokens: their step was cancelled before it ran."""
+        for table in sequence.tables:
+            for block in table[num_computed // self.block_size : sequence.num_registered]:
+                if block.key is not None and block.ref_count == 1:
+                    self.pool.unregister(block)
+
+    # ---- shrinking ------------------------------------------------------------------------------------------------
+
+    def release(self, sequence: Sequence) -> None:
+        """Gives up all its blocks, leaf to root, group after group."""
+        for table in sequence.tables:
+            self.pool.release([block for block in reversed(table) if block is not None], sequence.request.request_id)
+            table.clear()
+        sequence.num_registered = 0
+
+    def drop_expired(self, sequence: Sequence, plan: StepPlan) -> None:
+        """Frees the blocks that left each group's window; their place in the table stays, as None."""
+        for group, table in zip(self.groups, sequence.tables, strict=True):
+            num_expired = min(group.num_expired_blocks(sequence.num_computed, self.block_size), len(table))
+            expired = []
+            for index in range(num_expired - 1, -1, -1):
+                if table[index] is None:
+                    break
+                expired.append(table[index])
+                table[index] = None  # type: ignore[call-overload]
+            self.pool.release(expired, sequence.request.request_id)
+            plan.window_frees.extend(block.block_id for block in expired)
+
+    def fork(self, lead: Sequence, sibling: Sequence, num_blocks: int) -> None:
+        """`sibling` shares the first `num_blocks` blocks of each of `lead`'s tables."""
+        for source, target in zip(lead.tables, sibling.tables, strict=True):
+            target[:] = source[:num_blocks]
+            for block in target:
+                if block is not None:
+                    block.ref_count += 1
+        sibling.num_registered = min(lead.num_registered, num_blocks)
+
+    # ---- swap -----------------------------------------------------------------------------------------------------
+
+    def swap_out(self, request: Request, plan: StepPlan) -> SwappedKV | None:
+        """Plans the copies to the host; None, and nothing changed, where the host has no room. The caller releases the tables.
+
+        Only blocks that nobody else references move; of shared ones only the key is kept.
+        """
+        started = [sequence for sequence in request.live if sequence.stored_computed]
+        kept = [[self._with_kv(sequence, table) for table in sequence.tables] for sequence in started]
+        references = Counter(block for tables in kept for table in tables for block in table if block is not None)
+        moving = [block for block, count in references.items() if block.ref_count == count]
+        if len(moving) > self.host.num_available:
+            return None
+        host_ids = {block: self.host.take() for block in moving}
+        plan.swap_outs.extend(BlockCopy(block.block_id, host_id) for block, host_id in host_ids.items())
+        self._log.blocks(Event.SWAP_OUT, request.request_id, moving)
+        num_computed = [sequence.stored_computed for sequence in started]
+        swapped = SwappedKV(started, num_computed, host_ids=list(host_ids.values()))
+        for tables in kept:
+            swapped.tables.append(
+                [[block and SwappedBlock(host_ids.get(block), block.key) for block in table] for table in tables]
+            )
+        return swapped
+
+    def _with_kv(self, sequence: Sequence, table: list[Block]) -> list[Block]:
+        return table[: -(-sequence.num_computed // self.block_size)]
+
+    def find_swapped(self, request: Request) -> Restoration:
+        """How the request would come back now: what is still resident is adopted, the rest loaded. Changes nothing.
+
+        A shared block that was left behind and has been evicted since ends the restored prefix there: the rest is recomputed.
+        """
+        assert request.swapped is not None
+        found = Restoration([], [], 0, 0)
+        loads: set[int] = set()
+        idle: set[int] = set()
+        for num_computed, tables in zip(request.swapped.num_computed, request.swapped.tables, strict=True):
+            resident = [[self._resident(entry) for entry in table] for table in tables]
+            num_blocks = min((len(table) for table in resident), default=0)
+            for table in resident:
+                lost = (i for i, e in enumerate(table) if isinstance(e, SwappedBlock) and e.host_id is None)
+                num_blocks = min(num_blocks, next(lost, num_blocks))
+            restored = [table[:num_blocks] for table in resident]
+            for entry in (entry for table in restored for entry in table):
+                if isinstance(entry, Block):
+                    idle.update({entry.block_id} if entry.ref_count == 0 else ())
+                elif entry is not None and entry.host_id is not None:
+                    loads.add(entry.host_id)
+            found.num_computed.append(min(num_computed, num_blocks * self.block_size))
+            found.tables.append(restored)
+        found.num_loads, found.num_idle = len(loads), len(idle)
+        return found
+
+    def _resident(self, entry: SwappedBlock | None) -> Block | SwappedBlock | None:
+        if entry is None or entry.key is None or not self.prefix_caching:
+            return entry
+        return self.pool.index.get(entry.key) or entry
+
+    def swap_in(self, request: Request, restoration: Restoration, plan: StepPlan) -> None:
+        """Rebuilds the tables: adopts what is resident, takes a block and plans a copy for each host copy."""
+        assert request.swapped is not None
+        loaded: dict[int, Block] = {}
+        resident = [
+            block for tables in restoration.tables for table in tables for block in table if isinstance(block, Block)
+        ]
+        self.pool.acquire(resident)
+        self._log.blocks(Event.TOUCH, request.request_id, resident)
+        for sequence, num_computed, tables in zip(
+            request.swapped.sequences, restoration.num_computed, restoration.tables, strict=True
+        ):
+            for target, entries in zip(sequence.tables, tables, strict=True):
+                target[:] = [self._restore(request, entry, loaded, plan) for entry in entries]  # type: ignore[misc]
+            sequence.stored_computed = num_computed
+            sequence.num_registered = 0 if self.prefix_caching else num_computed // self.block_size
+        self._log.blocks(Event.SWAP_IN, request.request_id, list(loaded.values()))
+        self.host.release(request.swapped.host_ids)
+        request.swapped = None
+
+    def _restore(
+        self, request: Request, entry: Block | SwappedBlock | None, loaded: dict[int, Block], plan: StepPlan
+    ) -> Block | None:
+        if entry is None or isinstance(entry, Block):
+            return entry
+        assert entry.host_id is not None
+        if entry.host_id in loaded:
+            block = loaded[entry.host_id]
+            block.ref_count += 1
+            return block
+        block = loaded[entry.host_id] = self.pool.take_one(request.request_id)
+        plan.swap_ins.append(BlockCopy(entry.host_id, block.block_id))
+        return block

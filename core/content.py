@@ -1,0 +1,119 @@
+"""Block keys: which full blocks of two sequences hold the same KV. Decisions need no tokens, only equality of content."""
+
+from __future__ import annotations
+
+import hashlib
+from abc import ABC, abstractmethod
+from array import array
+from collections.abc import Iterable, Sequence
+
+from core.errors import InputError
+from core.interfaces import BlockKey
+
+_MAX_BLOCKS_A_SEQUENCE = 1 << 32
+
+
+def private_key(owner: int, index: int) -> int:
+    """The key of a block whose content nobody else has: negative, so it never meets a shared one."""
+    return -1 - (owner * _MAX_BLOCKS_A_SEQUENCE + index)
+
+
+class BlockKeys(ABC):
+    """The chained keys of one sequence's full blocks. `owner` is unique to the sequence within a run."""
+
+    @abstractmethod
+    def key(self, index: int) -> BlockKey:
+        """Key of full block `index`: equal keys mean equal tokens in this block and in all before it."""
+
+    @abstractmethod
+    def for_sample(self, owner: int) -> BlockKeys:
+        """The keys of another sample of the same prompt: equal over the prompt, private after it."""
+
+
+class PrivateKeys(BlockKeys):
+    """Shares nothing: for traces without prefix information."""
+
+    def __init__(self, owner: int) -> None:
+        self._owner = owner
+
+    def key(self, index: int) -> BlockKey:
+        return private_key(self._owner, index)
+
+    def for_sample(self, owner: int) -> BlockKeys:
+        return PrivateKeys(owner)
+
+
+class HashKeys(BlockKeys):
+    """From a trace's own chained block hashes, at any pool block that divides the trace's block or is a multiple of it.
+
+    Blocks that are not wholly inside the prompt are private: the hashes cover the input only.
+    Raises InputError where the two block sizes do not fit.
+    """
+
+    def __init__(
+        self, owner: int, hash_ids: Sequence[int], hash_block_tokens: int, block_size: int, num_prompt_tokens: int, salt: int = 0
+    ) -> None:
+        self._owner = owner
+        self._hash_ids = hash_ids
+        self._hash_block_tokens = hash_block_tokens
+        self._block_size = block_size
+        self._num_shared = num_prompt_tokens // block_size
+        self._num_prompt_tokens = num_prompt_tokens
+        self._salt = salt
+        self._parts = hash_block_tokens // block_size  # pool blocks per trace block
+        self._span = block_size // hash_block_tokens  # trace blocks per pool block
+        if self._parts * block_size != hash_block_tokens and self._span * hash_block_tokens != block_size:
+            raise InputError(
+                f"pool.block_size_tokens={block_size} neither divides nor is a multiple of the trace's hash block of "
+                f"{hash_block_tokens} tokens: prefix sharing would be lost; choose a divisor or a multiple"
+            )
+
+    def key(self, index: int) -> BlockKey:
+        if index >= self._num_shared:
+            return private_key(self._owner, index)
+        if self._parts:
+            part = self._hash_ids[index // self._parts] * self._parts + index % self._parts
+        else:
+            part = self._hash_ids[(index + 1) * self._span - 1]
+        return (self._salt, part) if self._salt else part
+
+    def for_sample(self, owner: int) -> BlockKeys:
+        return HashKeys(
+            owner, self._hash_ids, self._hash_block_tokens, self._block_size, self._num_prompt_tokens, self._salt
+        )
+
+
+class TokenKeys(BlockKeys):
+    """From the tokens themselves (or any ids that name them one to one): a chain of 16-byte BLAKE2b digests.
+
+    `tokens` are the prompt and as much of the output as is known; blocks beyond are private.
+    """
+
+    def __init__(self, owner: int, tokens: Iterable[int], block_size: int, num_prompt_tokens: int, salt: int = 0) -> None:
+        self._owner = owner
+        self._tokens = array("q", tokens)
+        self._block_size = block_size
+        self._num_prompt_tokens = num_prompt_tokens
+        self._salt = salt
+        self._num_shared = len(self._tokens) // block_size
+        self._keys: list[bytes] = []
+
+    def key(self, index: int) -> BlockKey:
+        if index >= self._num_shared:
+            return private_key(self._owner, index)
+        while len(self._keys) <= index:
+            self._keys.append(self._next_key())
+        return self._keys[index]
+
+    def _next_key(self) -> bytes:
+        start = len(self._keys) * self._block_size
+        parent = self._keys[-1] if self._keys else self._salt.to_bytes(16, "little", signed=True)
+        return self.chain(parent, self._tokens[start : start + self._block_size])
+
+    def chain(self, parent: bytes, tokens: array[int]) -> bytes:
+        return hashlib.blake2b(parent + tokens.tobytes(), digest_size=16).digest()
+
+    def for_sample(self, owner: int) -> BlockKeys:
+        return TokenKeys(
+            owner, self._tokens[: self._num_prompt_tokens], self._block_size, self._num_prompt_tokens, self._salt
+        )

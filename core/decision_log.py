@@ -1,0 +1,138 @@
+"""The append-only log of what was decided: digest, first difference, and the readable form.
+
+An event is (step, event, request, block); for events without a block the last column is a count of tokens. Runs of blocks are
+stored with one head, so a thousand-block prompt costs one head and a thousand ids.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+
+from core.interfaces import Block, BlockKey
+
+
+class Event(IntEnum):
+    """Decisions. A decode step of a running sequence is none: it shows in the blocks it takes and in its finish."""
+
+    ADMIT = 1  # count: hit tokens
+    RESUME = 2  # count: hit tokens
+    CHUNK = 3  # count: prompt tokens computed in this step
+    TOUCH = 4
+    ALLOC = 5
+    EVICT = 6
+    CACHE = 7
+    FREE = 8
+    PREEMPT = 9  # count: tokens whose KV the victim had
+    SWAP_OUT = 10
+    SWAP_IN = 11
+    COPY = 12
+    FINISH = 13  # count: output tokens
+    CANCEL = 14
+    REJECT = 15
+
+
+NO_REQUEST = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    step: int
+    event: Event
+    request_id: int
+    value: int
+
+    def __str__(self) -> str:
+        who = "" if self.request_id == NO_REQUEST else f" request {self.request_id}"
+        return f"step {self.step}: {self.event.name.lower()}{who} {self.value}"
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """The first place where two logs part, with what surrounds it on both sides."""
+
+    position: int
+    left: list[Decision]
+    right: list[Decision]
+
+    def __str__(self) -> str:
+        sides = (f"  {name}:\n" + "\n".join(f"    {d}" for d in rows) for name, rows in (("left", self.left), ("right", self.right)))
+        return f"first difference at decision {self.position}\n" + "\n".join(sides)
+
+
+class DecisionLog:
+    """Kept in flat integer arrays: a few tens of nanoseconds a block. `keep_keys` also stores block keys, for parity."""
+
+    def __init__(self, keep_keys: bool = False) -> None:
+        self.step = 0
+        self._heads = array("q")  # step, event, request, number of values
+        self._values = array("q")
+        self._keys: list[BlockKey | None] | None = [] if keep_keys else None
+
+    def count(self, event: Event, request_id: int, value: int) -> None:
+        self._heads.extend((self.step, event, request_id, 1))
+        self._values.append(value)
+        if self._keys is not None:
+            self._keys.append(None)
+
+    def blocks(self, event: Event, request_id: int, blocks: Sequence[Block]) -> None:
+        if not blocks:
+            return
+        self._heads.extend((self.step, event, request_id, len(blocks)))
+        self._values.extend([block.block_id for block in blocks])
+        if self._keys is not None:
+            self._keys.extend([block.key for block in blocks])
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def rows(self) -> np.ndarray:
+        """All decisions as int64 [num_decisions, 4]: step, event, request, block."""
+        heads = np.frombuffer(self._heads, dtype=np.int64).reshape(-1, 4) if self._heads else np.zeros((0, 4), np.int64)
+        rows = np.repeat(heads, heads[:, 3], axis=0)
+        rows[:, 3] = np.frombuffer(self._values, dtype=np.int64) if self._values else 0
+        return rows
+
+    def keys(self) -> list[BlockKey | None]:
+        """The key of each row's block, aligned with `rows()`; needs `keep_keys`."""
+        if self._keys is None:
+            raise ValueError("this log was made without keep_keys")
+        return self._keys
+
+    def digest(self) -> str:
+        """sha256 over the little-endian int64 rows: equal digests mean equal decisions, block ids included."""
+        return hashlib.sha256(self.rows().astype("<i8").tobytes()).hexdigest()
+
+    def num_of(self, event: Event) -> int:
+        heads = np.frombuffer(self._heads, dtype=np.int64).reshape(-1, 4) if self._heads else np.zeros((0, 4), np.int64)
+        return int(heads[heads[:, 1] == event, 3].sum())
+
+
+class NoLog(DecisionLog):
+    """`decisions=off`: same calls, nothing kept."""
+
+    def count(self, event: Event, request_id: int, value: int) -> None:
+        pass
+
+    def blocks(self, event: Event, request_id: int, blocks: Sequence[Block]) -> None:
+        pass
+
+
+def first_difference(left: np.ndarray, right: np.ndarray, context: int = 3) -> Difference | None:
+    """The first row in which two logs differ, with up to `context` rows before and after it; None if they are equal."""
+    shared = min(len(left), len(right))
+    unequal = np.flatnonzero((left[:shared] != right[:shared]).any(axis=1))
+    if len(unequal) == 0 and len(left) == len(right):
+        return None
+    position = int(unequal[0]) if len(unequal) else shared
+    window = slice(max(0, position - context), position + context + 1)
+    return Difference(position, _decisions(left[window]), _decisions(right[window]))
+
+
+def _decisions(rows: np.ndarray) -> list[Decision]:
+    return [Decision(int(s), Event(int(e)), int(r), int(v)) for s, e, r, v in rows]

@@ -1,0 +1,104 @@
+"""The decoding sequences, kept as sums: a step that advances all of them by one token costs no loop over them."""
+
+from __future__ import annotations
+
+import heapq
+
+from core.request import Sequence
+
+
+class DecodeBatch:
+    """Members advance together: `clock` counts their scheduled steps, and a member's KV length is `clock + offset`.
+
+    Members that need a new block in the same step share a bucket (KV length modulo block size), each bucket in running order.
+    Ends are a heap with lazy deletion. Joining and leaving cost O(log n), a step costs the members that cross a block boundary.
+    """
+
+    def __init__(self, block_size: int) -> None:
+        self.clock = 0  # steps scheduled
+        self.num_emitted = 0  # steps whose tokens are out: `clock`, or one less while a step runs
+        self.members: dict[int, Sequence] = {}  # by rank
+        self._block_size = block_size
+        self._buckets: list[dict[int, Sequence]] = [{} for _ in range(block_size)]
+        self._offset_sum = 0
+        self._ends: list[tuple[int, int]] = []  # (clock at the end, rank)
+
+    def __len__(self) -> int:
+        return len(self.members)
+
+    @property
+    def context_tokens(self) -> int:
+        """KV tokens of all members."""
+        return self._offset_sum + self.clock * len(self.members)
+
+    def join(self, sequence: Sequence) -> None:
+        """`sequence` has exactly one known token without KV."""
+        sequence.offset = sequence.stored_computed - self.clock
+        sequence.batch = self
+        self.members[sequence.rank] = sequence
+        self._offset_sum += sequence.offset
+        self._enter(sequence)
+
+    def leave(self, sequence: Sequence) -> None:
+        """Writes the member's lengths back into it. While a step runs, its token of that step does not count as known."""
+        known, computed = sequence.num_known, sequence.num_computed
+        del self.members[sequence.rank]
+        del self._bucket(sequence)[sequence.rank]
+        self._offset_sum -= sequence.offset
+        sequence.batch = None
+        sequence.stored_known, sequence.stored_computed = known, computed
+
+    def hold(self, sequence: Sequence) -> None:
+        """The step just scheduled passed this member over."""
+        del self._bucket(sequence)[sequence.rank]
+        sequence.offset -= 1
+        self._offset_sum -= 1
+        self._enter(sequence)
+
+    def _enter(self, sequence: Sequence) -> None:
+        bucket, rank = self._bucket(sequence), sequence.rank
+        in_order = not bucket or next(reversed(bucket)) < rank
+        bucket[rank] = sequence
+        if not in_order:
+            ordered = sorted(bucket.items())
+            bucket.clear()
+            bucket.update(ordered)
+        heapq.heappush(self._ends, (self._end_clock(sequence), rank))
+
+    def _bucket(self, sequence: Sequence) -> dict[int, Sequence]:
+        return self._buckets[-sequence.offset % self._block_size]
+
+    def _end_clock(self, sequence: Sequence) -> int:
+        """At this clock its last output is out: the KV of that token is never computed."""
+        request = sequence.request
+        return request.num_prompt_tokens + request.num_output_tokens - 1 - sequence.offset
+
+    def crossing(self, num_steps_ahead: int = 0) -> dict[int, Sequence]:
+        """Members whose next token (or the one `num_steps_ahead` later) starts a new block, by rank in running order."""
+        return self._buckets[(self.clock + num_steps_ahead) % self._block_size]
+
+    def filling(self, num_steps_ahead: int = 0) -> dict[int, Sequence]:
+        """Members whose next token fills its block."""
+        return self._buckets[(self.clock + num_steps_ahead + 1) % self._block_size]
+
+    def steps_to_next_end(self) -> int:
+        """Steps until the first member has all its outputs."""
+        while self._ends:
+            end_clock, rank = self._ends[0]
+            if self._is_live(end_clock, rank):
+                return end_clock - self.clock
+            heapq.heappop(self._ends)
+        raise ValueError("no member decodes")
+
+    def pop_ended(self) -> list[Sequence]:
+        """Members whose last output came out with the step just committed, in running order. They are still members."""
+        ended = []
+        while self._ends and self._ends[0][0] <= self.clock:
+            end_clock, rank = heapq.heappop(self._ends)
+            if self._is_live(end_clock, rank):
+                ended.append(self.members[rank])
+        return ended
+
+    def _is_live(self, end_clock: int, rank: int) -> bool:
+        sequence = self.members.get(rank)
+        return sequence is not None and self._end_clock(sequence) == end_clock

@@ -1,0 +1,168 @@
+"""The running loop of a step: room for every running sequence's next tokens, and preemption where there is none."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+
+from core.block_tables import BlockTables
+from core.decision_log import DecisionLog
+from core.interfaces import BatchRules, Preemption, PreemptionPolicy, Shortage
+from core.plan import Chunk, StepPlan
+from core.request import Sequence
+from core.running import RunningRequests
+
+
+class Growth:
+    """Two forms of one rule. Where everything fits, only the sequences that need a block are touched; else `_by_rule` walks all.
+
+    Which form runs depends on the state alone, so spans and single steps take the same blocks in the same order.
+    """
+
+    def __init__(
+        self,
+        running: RunningRequests,
+        tables: BlockTables,
+        preemption: PreemptionPolicy,
+        preempt: Callable[[Preemption, StepPlan], None],
+        log: DecisionLog,
+    ) -> None:
+        self._running = running
+        self._tables = tables
+        self._preemption = preemption
+        self._preempt = preempt
+        self._log = log
+
+    def grow(self, plan: StepPlan, rules: BatchRules) -> int:
+        """Fills the plan with the running requests' work and returns the token budget that is left for admissions."""
+        chunks = self._fitting_chunks(rules)
+        if chunks is None:
+            return self._by_rule(plan, rules)
+        if not chunks:
+            self.decode_step()
+            return rules.budget_tokens - len(self._running.batch)
+        plan.chunks = chunks
+        self._take_in_order(plan)
+        return rules.budget_tokens - len(self._running.batch) - plan.num_prefill_tokens
+
+    # ---- where everything fits ------------------------------------------------------------------------------------
+
+    def _fitting_chunks(self, rules: BatchRules) -> list[Chunk] | None:
+        """The prefills' chunks if every decode gets its token and all blocks are there; None if the rule must be walked."""
+        running, tables = self._running, self._tables
+        if running.late or running.has_shared_tails or tables.is_windowed:
+            return None
+        budget = rules.budget_tokens - len(running.batch)
+        if budget < 0:
+            return None
+        chunks = []
+        num_needed = len(running.batch.crossing()) * len(tables.groups)
+        for rank, sequence in sorted(running.prefills.items()):
+            num_computed = sequence.num_computed
+            num_new = limited(sequence.num_known - num_computed, rules)
+            if num_new > budget:
+                if rank != running.last_rank:
+                    return None
+                num_new = budget
+            if num_new:
+                chunks.append(Chunk(sequence, num_computed, num_new))
+                num_needed += tables.num_needed(sequence, num_new, num_computed, len(sequence.tables[0]))
+                budget -= num_new
+        return chunks if num_needed <= tables.pool.num_available else None
+
+    def _take_in_order(self, plan: StepPlan) -> None:
+        """Blocks, then registrations, of the decodes and chunks that need any, in running order."""
+        batch = self._running.batch
+        decodes = [(rank, sequence, 1) for rank, sequence in batch.crossing().items()]
+        chunks = [(chunk.sequence.rank, chunk.sequence, chunk.num_new) for chunk in plan.chunks]
+        for _, sequence, num_new in heapq.merge(decodes, chunks):
+            self._tables.grow(sequence, num_new, plan)
+        if self._tables.prefix_caching:
+            filling = [(rank, sequence, 1) for rank, sequence in batch.filling().items()]
+            for _, sequence, num_new in heapq.merge(filling, chunks):
+                self._tables.publish(sequence, sequence.num_computed + num_new)
+
+    def decode_step(self) -> None:
+        """Blocks and registrations of one step in which all members decode and nothing else happens."""
+        batch, tables = self._running.batch, self._tables
+        take = tables.pool.take_one
+        for sequence in batch.crossing().values():
+            request_id = sequence.request.request_id
+            for table in sequence.tables:
+                table.append(take(request_id))
+        if tables.prefix_caching:
+            for sequence in batch.filling().values():
+                tables.publish(sequence, sequence.num_computed + 1)
+
+    # ---- the rule, request by request -----------------------------------------------------------------------------
+
+    def _by_rule(self, plan: StepPlan, rules: BatchRules) -> int:
+        running = self._running
+        budget = rules.budget_tokens
+        scheduled: dict[int, int] = {}  # rank -> tokens
+        for request in list(running):
+            if budget <= 0:
+                break
+            for sequence in sorted(request.live, key=lambda s: s.rank):
+                if request not in running or sequence.rank < 0 or budget <= 0:
+                    continue
+                num_new = min(limited(sequence.num_known - sequence.num_computed, rules), budget)
+                budget += self._make_room(sequence, num_new, plan, scheduled)
+                if request in running and self._has_room(sequence, num_new):
+                    self._tables.grow(sequence, num_new, plan)
+                    if self._tables.prefix_caching:
+                        self._tables.publish(sequence, sequence.num_computed + num_new)
+                    scheduled[sequence.rank] = num_new
+                    budget -= num_new
+        self._note(plan, scheduled)
+        return budget
+
+    def _has_room(self, sequence: Sequence, num_new: int) -> bool:
+        num_needed = self._tables.num_needed(sequence, num_new, sequence.num_computed, len(sequence.tables[0]))
+        return num_needed <= self._tables.pool.num_available
+
+    def _make_room(self, sequence: Sequence, num_new: int, plan: StepPlan, scheduled: dict[int, int]) -> int:
+        """Preempts until the sequence fits, is a victim itself, or the policy names nobody. Returns the tokens given back."""
+        request = sequence.request
+        given_back = 0
+        if self._tables.is_windowed:
+            self._tables.drop_expired(sequence, plan)
+        while request in self._running and not self._has_room(sequence, num_new):
+            plan.blocked.append(request)
+            needed = self._tables.num_needed(sequence, num_new, sequence.num_computed, len(sequence.tables[0]))
+            shortage = Shortage(needed - self._tables.pool.num_available, 0)
+            preemption = self._preemption.select(self._running, shortage, request)
+            if preemption is None:
+                break
+            for victim in preemption.request.live:
+                given_back += scheduled.pop(victim.rank, 0)
+            self._preempt(preemption, plan)
+        return given_back
+
+    def _note(self, plan: StepPlan, scheduled: dict[int, int]) -> None:
+        """Writes what was scheduled into the plan: chunks, decodes that are late, and decodes that are held."""
+        running = self._running
+        for rank, num_new in sorted(scheduled.items()):
+            sequence = running.prefills.get(rank)
+            if sequence is not None:
+                plan.chunks.append(Chunk(sequence, sequence.num_computed, num_new))
+        plan.late = [sequence for rank, sequence in sorted(running.late.items()) if rank in scheduled]
+        plan.held = {rank for rank in running.batch.members if rank not in scheduled}
+        running.has_shared_tails = running.has_shared_tails and bool(plan.held)
+
+
+def limited(num_tokens: int, rules: BatchRules) -> int:
+    """`num_tokens`, or the longest chunk that the rules allow."""
+    if 0 < rules.chunk_limit_tokens < num_tokens:
+        return rules.chunk_limit_tokens
+    return num_tokens
+
+
+def first_chunk(num_tokens: int, budget: int, rules: BatchRules) -> int:
+    """Tokens of a new admission's first chunk; 0 where it may not start in this step."""
+    num_new = limited(num_tokens, rules)
+    if num_new > budget and not rules.split_prompts:
+        return 0
+    return min(num_new, budget)
+
+

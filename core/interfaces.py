@@ -1,0 +1,233 @@
+"""Everything a policy author needs: what a policy is told, what it sees, what it answers.
+
+A policy is built as `Policy(env, **params)`, owns its data structures and never looks into another object's. It sees blocks,
+never tokens, and knows no clock but `env.now()`. The same object decides in the simulator and in the engine. A hook left as it
+is costs nothing.
+"""
+
+from __future__ import annotations
+
+import heapq
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    from core.request import Request
+
+BlockKey = Hashable
+"""Names the content of a full block *and of everything before it*: equal keys mean equal KV."""
+
+
+@dataclass(slots=True, eq=False)
+class Block:
+    """One block of KV memory. Policies read it, and may keep scratch data in `link`; all other fields are the pool's."""
+
+    block_id: int
+    ref_count: int = 0
+    key: BlockKey | None = None  # set while the block is registered in the prefix index
+    link: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyEnv:
+    """What every policy may know of the world it runs in.
+
+    `now()` is the time of the decision being made, in integer picoseconds; `num_blocks` is None for an unbounded pool; `seed`
+    is the run's, for policies that draw random numbers.
+    """
+
+    now: Callable[[], int]
+    num_blocks: int | None
+    block_size_tokens: int
+    seed: int = 0
+
+
+class Change(NamedTuple):
+    """The next moment at which a policy would answer differently although nothing happened: a step, a time, or both."""
+
+    step: int | None = None
+    time_ps: int | None = None
+
+
+class Policy(ABC):
+    """Base of every policy. `clairvoyant` ones use knowledge of the future, say so, and are refused unless named."""
+
+    clairvoyant: ClassVar[bool] = False
+
+    def __init__(self, env: PolicyEnv) -> None:
+        self.env = env
+
+    def next_change(self, now_ps: int, step: int) -> Change | None:
+        """Bounds the span: until then the policy promises to answer alike. None: it never changes by itself."""
+        return None
+
+
+class EvictionPolicy(Policy):
+    """Orders the cached blocks that no request references, and names the next one to lose its content."""
+
+    @abstractmethod
+    def on_release(self, blocks: Sequence[Block]) -> None:
+        """The reference count of `blocks` fell to 0: evictable from now on. Order: leaf to root."""
+
+    @abstractmethod
+    def on_acquire(self, blocks: Sequence[Block]) -> None:
+        """The reference count of `blocks` rose from 0: no longer evictable. Order: root to leaf."""
+
+    @abstractmethod
+    def pop_victim(self, incoming: BlockKey | None) -> Block:
+        """Removes and returns one evictable block; `incoming` is the key it makes room for, where known. Amortised O(log n)."""
+
+    def on_insert(self, blocks: Sequence[Block]) -> None:
+        """`blocks` were registered in the prefix index (and are referenced)."""
+
+    def on_evict(self, block: Block) -> None:
+        """`block` loses its content now; `block.key` still names it (for ghost lists)."""
+
+    def on_hit(self, blocks: Sequence[Block], readmission: bool) -> None:
+        """A request was admitted on these cached blocks, root to leaf, before `on_acquire`; never for a failed admission."""
+
+    def eviction_order(self) -> list[Block]:
+        """All evictable blocks, next victim first. For tests and parity only: O(n)."""
+        raise NotImplementedError(f"{type(self).__name__} does not tell its eviction order")
+
+
+class PriorityEviction(EvictionPolicy):
+    """The score-only tier: write `priority`, and the least goes first (ties: released earlier). O(log n) a victim."""
+
+    def __init__(self, env: PolicyEnv) -> None:
+        super().__init__(env)
+        self._heap: list[tuple[float, int, Block]] = []
+        self._entry: dict[Block, int] = {}  # block -> number of its live heap entry; others are stale
+        self._num_released = 0
+
+    @abstractmethod
+    def priority(self, block: Block) -> float:
+        """The score of `block`; asked once, when it is released."""
+
+    def on_release(self, blocks: Sequence[Block]) -> None:
+        for block in blocks:
+            self._num_released += 1
+            self._entry[block] = self._num_released
+            heapq.heappush(self._heap, (self.priority(block), self._num_released, block))
+
+    def on_acquire(self, blocks: Sequence[Block]) -> None:
+        for block in blocks:
+            del self._entry[block]
+        if len(self._heap) > 2 * len(self._entry) + 64:
+            self._heap = [entry for entry in self._heap if self._entry.get(entry[2]) == entry[1]]
+            heapq.heapify(self._heap)
+
+    def pop_victim(self, incoming: BlockKey | None) -> Block:
+        while True:
+            _, number, block = heapq.heappop(self._heap)
+            if self._entry.get(block) == number:
+                del self._entry[block]
+                return block
+
+    def eviction_order(self) -> list[Block]:
+        return [block for _, number, block in sorted(self._heap, key=lambda e: e[:2]) if self._entry.get(block) == number]
+
+
+class PreemptMode(Enum):
+    """RECOMPUTE drops the KV of the victim; SWAP copies it to host memory and brings it back."""
+
+    RECOMPUTE = "recompute"
+    SWAP = "swap"
+
+
+class Shortage(NamedTuple):
+    """What was missing when a running request could not grow."""
+
+    blocks: int
+    slots: int
+
+
+class Preemption(NamedTuple):
+    request: Request
+    mode: PreemptMode
+
+
+class Running(Protocol):
+    """The running requests in running order (order of admission)."""
+
+    def __len__(self) -> int: ...
+    def __iter__(self) -> Iterator[Request]: ...
+    def __reversed__(self) -> Iterator[Request]: ...
+
+
+class PreemptionPolicy(Policy):
+    @abstractmethod
+    def select(self, running: Running, shortage: Shortage, for_request: Request) -> Preemption | None:
+        """Names the victim, which may be `for_request` itself. None: preempt nobody; `for_request` then waits for this step."""
+
+
+class Admission(Enum):
+    ADMIT = "admit"
+    WAIT = "wait"
+    REJECT = "reject"
+
+
+class AdmissionPolicy(Policy):
+    @abstractmethod
+    def admit(self, request: Request, num_new_blocks: int, view: SchedulerView) -> Admission:
+        """May the head of the queue run now? `num_new_blocks`: free blocks that its first chunk would use up, idle hits included.
+
+        The answer may depend on the number of free blocks only monotonically (more free blocks never turn ADMIT into WAIT), and
+        otherwise change only at moments that `next_change` announces.
+        """
+
+
+class BatchRules(NamedTuple):
+    """One step's rules: tokens to hand out; the longest chunk of one prompt (0: no limit); may a prompt be split?"""
+
+    budget_tokens: int
+    chunk_limit_tokens: int
+    split_prompts: bool
+
+
+class BatchPolicy(Policy):
+    @abstractmethod
+    def compose(self, view: SchedulerView) -> BatchRules:
+        """The rules of the step that is about to be scheduled."""
+
+
+class QueuePolicy(Policy):
+    @abstractmethod
+    def key(self, request: Request) -> Any:
+        """Least key is the head of the waiting queue. Asked whenever the request joins the queue."""
+
+
+class AllocationPolicy(Policy):
+    @abstractmethod
+    def target_blocks(self, request: Request, num_tokens: int) -> int:
+        """How many blocks (per KV group) a sequence of `request` holds once `num_tokens` of its tokens have KV."""
+
+
+class SchedulerView(Protocol):
+    """The scheduler as a policy may see it: read-only, O(1) each."""
+
+    @property
+    def num_running(self) -> int: ...
+    @property
+    def num_waiting(self) -> int: ...
+    @property
+    def num_free_blocks(self) -> int:
+        """Free and cached-but-unreferenced blocks."""
+        ...
+
+    @property
+    def num_blocks(self) -> int | None: ...
+    @property
+    def num_full_blocks(self) -> int:
+        """What the *whole* known text of the request being admitted would use up, idle hits included."""
+        ...
+
+    @property
+    def max_batch_tokens(self) -> int: ...
+    @property
+    def chunked_prefill(self) -> bool: ...
+    @property
+    def long_prefill_threshold_tokens(self) -> int: ...

@@ -1,0 +1,38 @@
+"""KV groups: layers that share one geometry, and so one block table per sequence."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class KVGroup:
+    """A set of layers with one window. `window_tokens` None: full attention.
+
+    All groups draw from one pool, whose block holds `block_size` tokens of one group's layers.
+    """
+
+    num_layers: int
+    window_tokens: int | None = None
+
+    def num_expired_blocks(self, num_computed: int, block_size: int) -> int:
+        """Leading blocks that no later token attends to, once `num_computed` tokens have KV.
+
+        The next query, at position `num_computed`, sees positions above `num_computed - window_tokens`.
+        """
+        if self.window_tokens is None:
+            return 0
+        return max(0, num_computed - self.window_tokens + 1) // block_size
+
+    def num_hit_blocks(self, present: list[bool], block_size: int) -> int:
+        """Longest usable prefix, in blocks, of a chain whose blocks are `present` in the index.
+
+        Full attention needs every block from the root; a window needs only those that the next query sees.
+        """
+        if self.window_tokens is None:
+            return present.index(False) if False in present else len(present)
+        for num_blocks in range(len(present), 0, -1):
+            first = self.num_expired_blocks(num_blocks * block_size, block_size)
+            if all(present[first:num_blocks]):
+                return num_blocks
+        return 0

@@ -1,0 +1,233 @@
+"""The figures of a run, computed from the records it leaves behind: one pure function, `compute_metrics`.
+
+A figure that the records do not define (no request finished, no prefix information in the trace, an unbounded pool)
+is None, never 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from core.percentiles import summarize, summarize_weighted
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class RequestColumns:
+    """One row per request of the trace, [num_requests]; a time that never happened is nan."""
+
+    request_id: Ints
+    arrival_s: Floats
+    first_scheduled_s: Floats
+    first_token_s: Floats
+    finish_s: Floats
+    num_prompt_tokens: Ints
+    num_output_tokens: Ints  # produced; recomputed tokens are never counted twice
+    num_cached_tokens: Ints  # prefix hit at first admission
+    num_readmission_cached_tokens: Ints
+    num_preemptions: Ints
+    num_recomputed_tokens: Ints
+    num_prefill_tokens: Ints
+    outcome: NDArray[np.int8]  # index into outcome_names
+    outcome_names: NDArray[np.str_]
+
+    @classmethod
+    def of(cls, arrays: Mapping[str, NDArray[Any]]) -> RequestColumns:
+        """The columns of `requests.npz`; raises KeyError naming a column that is missing."""
+        return cls(**{field.name: arrays[field.name] for field in fields(cls)})
+
+    def ended(self, outcome: str) -> NDArray[np.bool_]:
+        """Which requests ended with this outcome, [num_requests]."""
+        return np.asarray(self.outcome_names[self.outcome] == outcome)
+
+    def ttft_s(self) -> Floats:
+        """First token − arrival (queueing included) of every request that produced a token."""
+        return self.first_token_s - self.arrival_s
+
+    def tpot_s(self) -> Floats:
+        """(finish − first token) / (n − 1) of every finished request with n ≥ 2 tokens, else nan."""
+        defined = self.ended("finished") & (self.num_output_tokens >= 2)
+        num_gaps = np.where(defined, self.num_output_tokens - 1, 1)
+        return np.where(defined, (self.finish_s - self.first_token_s) / num_gaps, np.nan)
+
+    def e2e_s(self) -> Floats:
+        """Finish − arrival of every finished request."""
+        return np.where(self.ended("finished"), self.finish_s - self.arrival_s, np.nan)
+
+    def queue_s(self) -> Floats:
+        """First scheduled − arrival of every admitted request."""
+        return self.first_scheduled_s - self.arrival_s
+
+
+@dataclass(frozen=True, slots=True)
+class StepColumns:
+    """One row per step in order of time, [num_steps]. `*_after` is the pool after the step's commit: what holds
+    while the replica idles until the next step."""
+
+    start_s: Floats
+    duration_s: Floats
+    num_referenced_blocks: Ints
+    num_cached_blocks: Ints
+    num_referenced_blocks_after: Ints
+    num_cached_blocks_after: Ints
+
+    @classmethod
+    def of(cls, arrays: Mapping[str, NDArray[Any]]) -> StepColumns:
+        """The columns of `steps.npz`; raises KeyError naming a column that is missing."""
+        return cls(**{field.name: arrays[field.name] for field in fields(cls)})
+
+    def time_mean(self, during: Ints, after: Ints) -> float | None:
+        """Time-weighted mean of a block count from the first step's start to the last step's end."""
+        until_next_s = np.append(np.diff(self.start_s), self.duration_s[-1:])
+        idle_s = np.maximum(until_next_s - self.duration_s, 0.0)
+        total_s = self.duration_s.sum() + idle_s.sum()
+        if total_s == 0:
+            return None
+        return float((np.dot(during, self.duration_s) + np.dot(after, idle_s)) / total_s)
+
+
+@dataclass(frozen=True, slots=True)
+class WasteColumns:
+    """Token slots that hold no token, per step, [num_steps]: set aside for tokens to come, left over in a sequence's
+    last block, and free but in holes too small to use."""
+
+    num_reserved_tokens: Ints
+    num_internal_tokens: Ints
+    num_external_tokens: Ints
+
+
+@dataclass(frozen=True, slots=True)
+class Slo:
+    """A service level: a request meets it when neither latency is longer. A one-token output has a TPOT of 0 here."""
+
+    ttft_s: float
+    tpot_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Records:
+    """Everything `compute_metrics` reads. `gap_s` and `gap_multiplicity` are the weighted multiset of ITL gaps."""
+
+    requests: RequestColumns
+    steps: StepColumns
+    gap_s: Floats
+    gap_multiplicity: Ints
+    num_blocks: int | None  # None: unbounded
+    block_size_tokens: int
+    has_prefix_information: bool
+    swapped_bytes: int = 0
+    num_evictions: int = 0
+    slo: Slo | None = None
+    waste: WasteColumns | None = None
+
+
+def compute_metrics(records: Records) -> dict[str, Any]:
+    """The `metrics` block of `summary.json`."""
+    requests = records.requests
+    return {
+        "ttft_s": summarize(requests.ttft_s()),
+        "tpot_s": summarize(requests.tpot_s()),
+        "itl_s": summarize_weighted(records.gap_s, records.gap_multiplicity),
+        "e2e_s": summarize(requests.e2e_s()),
+        "queue_s": summarize(requests.queue_s()),
+        **_throughput(requests, records.slo),
+        **_prefix_hits(requests, records.has_prefix_information),
+        "num_preemptions": int(requests.num_preemptions.sum()),
+        "recomputed_tokens": int(requests.num_recomputed_tokens.sum()),
+        "swapped_bytes": records.swapped_bytes,
+        "num_evictions": records.num_evictions,
+        **_pool_use(records.steps, records.num_blocks),
+        "waste_ratio": _waste(records),
+        "outcomes": {
+            str(name): int(np.count_nonzero(requests.outcome == index))
+            for index, name in enumerate(requests.outcome_names)
+        },
+    }
+
+
+def _throughput(requests: RequestColumns, slo: Slo | None) -> dict[str, Any]:
+    """Rates over the makespan: first arrival to last finish. None when nothing finished."""
+    ended_s = requests.finish_s[~np.isnan(requests.finish_s)]
+    makespan_s = float(ended_s.max() - requests.arrival_s.min()) if ended_s.size else 0.0
+    finished = requests.ended("finished")
+    output_tokens = int(requests.num_output_tokens.sum())
+    met = finished & _meets(requests, slo) if slo else None
+    # A request that its client cancelled is nobody's miss.
+    num_due = int(np.count_nonzero(~requests.ended("cancelled")))
+    return {
+        "makespan_s": makespan_s or None,
+        "output_tokens": output_tokens,
+        "output_tokens_per_s": _per_s(output_tokens, makespan_s),
+        "requests_per_s": _per_s(int(finished.sum()), makespan_s),
+        "goodput_rps": None if met is None else _per_s(int(met.sum()), makespan_s),
+        "slo_attainment_ratio": None if met is None or not num_due else int(met.sum()) / num_due,
+    }
+
+
+def _meets(requests: RequestColumns, slo: Slo) -> NDArray[np.bool_]:
+    return np.asarray((requests.ttft_s() <= slo.ttft_s) & (np.nan_to_num(requests.tpot_s(), nan=0.0) <= slo.tpot_s))
+
+
+def _per_s(count: int, duration_s: float) -> float | None:
+    return count / duration_s if duration_s > 0 else None
+
+
+def _prefix_hits(requests: RequestColumns, has_prefix_information: bool) -> dict[str, Any]:
+    """Hits at first admission over the prompt tokens of admitted requests; hits after a preemption stay apart."""
+    admitted = ~np.isnan(requests.first_scheduled_s)
+    hit_tokens = int(requests.num_cached_tokens[admitted].sum())
+    prompt_tokens = int(requests.num_prompt_tokens[admitted].sum())
+    defined = has_prefix_information and prompt_tokens > 0
+    return {
+        "prefix_hit_ratio": hit_tokens / prompt_tokens if defined else None,
+        "prefix_hit_tokens": hit_tokens,
+        "readmission_hit_tokens": int(requests.num_readmission_cached_tokens.sum()),
+        "prompt_tokens": prompt_tokens,
+    }
+
+
+def _pool_use(steps: StepColumns, num_blocks: int | None) -> dict[str, Any]:
+    """Use counts referenced blocks only; blocks that are cached and free to evict are a series of their own."""
+    columns = {
+        "kv_utilization_ratio": (steps.num_referenced_blocks, steps.num_referenced_blocks_after),
+        "kv_cached_ratio": (steps.num_cached_blocks, steps.num_cached_blocks_after),
+    }
+    if num_blocks is None or not steps.start_s.size:
+        return {name: {"time_mean": None, "peak": None} for name in columns}
+    return {
+        name: {
+            "time_mean": _ratio(steps.time_mean(during, after), num_blocks),
+            "peak": max(int(during.max()), int(after.max())) / num_blocks,
+        }
+        for name, (during, after) in columns.items()
+    }
+
+
+def _ratio(value: float | None, whole: int) -> float | None:
+    return None if value is None else value / whole
+
+
+def _waste(records: Records) -> dict[str, float | None]:
+    """Wasted slots over the slots that are taken out of use (referenced blocks and holes), both integrated over the
+    steps' time; with the tokens held, the three parts and 1 add up."""
+    steps, waste = records.steps, records.waste
+    if waste is None:
+        return {"reserved": None, "internal": None, "external": None}
+    taken = steps.num_referenced_blocks * records.block_size_tokens + waste.num_external_tokens
+    taken_total = float(np.dot(taken, steps.duration_s))
+    parts = {
+        "reserved": waste.num_reserved_tokens,
+        "internal": waste.num_internal_tokens,
+        "external": waste.num_external_tokens,
+    }
+    return {
+        name: float(np.dot(column, steps.duration_s)) / taken_total if taken_total > 0 else None
+        for name, column in parts.items()
+    }

@@ -1,0 +1,108 @@
+"""The plan of one step (or of a span of alike steps), and what came of it."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator, Mapping
+from collections.abc import Sequence as SequenceOf
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from core.decode_batch import DecodeBatch
+from core.request import Request, Sequence
+
+
+class Chunk(NamedTuple):
+    """`num_new` tokens of a prompt (or of a preempted request's known text) to compute, after `num_computed` with KV."""
+
+    sequence: Sequence
+    num_computed: int
+    num_new: int
+
+
+class BlockCopy(NamedTuple):
+    """Copy a whole block; ids are of the device pool, or of the host pool on the host's side of a swap."""
+
+    source_id: int
+    target_id: int
+
+
+class Scheduled(NamedTuple):
+    sequence: Sequence
+    num_computed: int  # before this step
+    num_new: int
+
+
+@dataclass(slots=True)
+class StepPlan:
+    """What to do in one step. Order on the device: `swap_outs`, `swap_ins`, `copies`, then the forward pass.
+
+    Decodes are not listed: they are the members of the decode batch, less `held` ones; `decodes()` walks them for an executor
+    that must. `max_steps` > 1 offers a span: that many steps of this very shape follow one another unless something arrives.
+    `num_draft`, `moves`, `transfers`, `window_frees` and `compactions` are reserved for drafts, contiguous allocation, tiers and
+    token eviction; nothing fills them yet, save `window_frees` (blocks that left a sliding window).
+    """
+
+    step: int
+    now_ps: int
+    batch: DecodeBatch
+    chunks: list[Chunk] = field(default_factory=list)
+    num_decodes: int = 0
+    decode_context_tokens: int = 0  # KV tokens that the decodes read in the first step, their own new ones included
+    held: set[int] = field(default_factory=set)  # ranks of decoding sequences that get nothing in this step
+    late: list[Sequence] = field(default_factory=list)  # decode now, but did not in the step before
+    num_lost_decodes: int = 0  # decodes of the running step whose request was cancelled meanwhile
+    max_steps: int = 1
+    num_steps: int = 1  # steps whose blocks are taken
+
+    admitted: list[Request] = field(default_factory=list)
+    hit_tokens: dict[int, int] = field(default_factory=dict)  # request id -> prefix hit of this step's admission
+    preempted: list[Request] = field(default_factory=list)
+    blocked: list[Request] = field(default_factory=list)  # one entry per failed attempt to allocate
+
+    swap_outs: list[BlockCopy] = field(default_factory=list)
+    swap_ins: list[BlockCopy] = field(default_factory=list)
+    copies: list[BlockCopy] = field(default_factory=list)
+    window_frees: list[int] = field(default_factory=list)
+    num_draft: int = 0
+    moves: list[BlockCopy] = field(default_factory=list)
+    transfers: list[BlockCopy] = field(default_factory=list)
+    compactions: list[BlockCopy] = field(default_factory=list)
+
+    num_running: int = 0
+    num_waiting: int = 0
+    referenced_blocks: list[int] = field(default_factory=list)  # per step taken, after its allocations
+    cached_blocks: list[int] = field(default_factory=list)
+
+    @property
+    def is_empty(self) -> bool:
+        """Nothing to compute. It can be: every running request preempted itself, or nobody may be admitted."""
+        return not self.chunks and not self.num_decodes
+
+    @property
+    def num_prefill_tokens(self) -> int:
+        return sum(chunk.num_new for chunk in self.chunks)
+
+    def decodes(self) -> Iterator[Scheduled]:
+        """The sequences that decode, in running order. O(running): for the engine and for parity."""
+        for rank, sequence in sorted(self.batch.members.items()):
+            if rank not in self.held:
+                yield Scheduled(sequence, sequence.num_computed - 1, 1)
+
+    def scheduled(self) -> Iterator[Scheduled]:
+        """All sequences with work in this step, in running order."""
+        chunks = (Scheduled(*chunk) for chunk in self.chunks)
+        return heapq.merge(self.decodes(), chunks, key=lambda item: item.sequence.rank)
+
+
+@dataclass(slots=True)
+class StepResult:
+    """What an executor reports: how long each step of the span took, and (from an engine) the tokens it sampled.
+
+    `tokens` maps a sequence's rank to its new tokens (one, or more once drafts are accepted); None: the outputs are the
+    trace's and only their number matters. `stopped` are ranks that end here by themselves (end of sequence).
+    """
+
+    durations_ps: SequenceOf[int]
+    tokens: Mapping[int, list[int]] | None = None
+    stopped: frozenset[int] = frozenset()

@@ -1,0 +1,61 @@
+"""What happened, step by step and request by request, as flat arrays: the raw material of every metric."""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import dataclass, field
+
+from core.plan import StepPlan, StepResult
+from core.request import Request
+
+
+def _ints() -> array[int]:
+    return array("q")
+
+
+@dataclass(slots=True)
+class Recorder:
+    """Columns per plan, per step and per irregular token gap; the requests that are done. Appending costs O(1) a step.
+
+    A decoding sequence gets a token in every step, so its gaps are the durations of the steps: they are not stored again. Only
+    the gaps of sequences that sat out (preempted, passed over) are, in `late_gaps_ps`.
+    """
+
+    plan_num_steps: array[int] = field(default_factory=_ints)
+    plan_start_ps: array[int] = field(default_factory=_ints)
+    plan_num_prefill_tokens: array[int] = field(default_factory=_ints)
+    plan_num_decodes: array[int] = field(default_factory=_ints)
+    plan_decode_context_tokens: array[int] = field(default_factory=_ints)
+    plan_num_regular_gaps: array[int] = field(default_factory=_ints)
+    plan_num_lost_decodes: array[int] = field(default_factory=_ints)
+    plan_num_running: array[int] = field(default_factory=_ints)
+    plan_num_preempted: array[int] = field(default_factory=_ints)
+    plan_num_swapped_blocks: array[int] = field(default_factory=_ints)
+    step_duration_ps: array[int] = field(default_factory=_ints)
+    step_referenced_blocks: array[int] = field(default_factory=_ints)
+    step_cached_blocks: array[int] = field(default_factory=_ints)
+    late_gaps_ps: array[int] = field(default_factory=_ints)
+    done: list[Request] = field(default_factory=list)
+    num_swap_fallbacks: int = 0  # victims that were to be swapped but found no host room
+    num_preempted_in_empty_plans: int = 0
+
+    def on_plan(self, plan: StepPlan, result: StepResult) -> None:
+        self.plan_num_steps.append(len(result.durations_ps))
+        self.plan_start_ps.append(plan.now_ps)
+        self.plan_num_prefill_tokens.append(plan.num_prefill_tokens)
+        self.plan_num_decodes.append(plan.num_decodes)
+        self.plan_decode_context_tokens.append(plan.decode_context_tokens)
+        self.plan_num_regular_gaps.append(plan.num_decodes - len(plan.late))
+        self.plan_num_lost_decodes.append(plan.num_lost_decodes)
+        self.plan_num_running.append(plan.num_running)
+        self.plan_num_preempted.append(len(plan.preempted))
+        self.plan_num_swapped_blocks.append(len(plan.swap_outs) + len(plan.swap_ins))
+        self.step_duration_ps.extend(result.durations_ps)
+        self.step_referenced_blocks.extend(plan.referenced_blocks)
+        self.step_cached_blocks.extend(plan.cached_blocks)
+
+    def on_late_token(self, gap_ps: int) -> None:
+        self.late_gaps_ps.append(gap_ps)
+
+    def on_done(self, request: Request) -> None:
+        self.done.append(request)

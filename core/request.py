@@ -1,0 +1,107 @@
+"""A request and its sequences: what is known, what has KV, and what became of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from core.content import BlockKeys
+from core.interfaces import Block
+
+if TYPE_CHECKING:
+    from core.decode_batch import DecodeBatch
+    from core.swap import SwappedKV
+
+
+class Status(Enum):
+    WAITING = "waiting"
+    RUNNING = "running"
+    PREEMPTED = "preempted"
+    DONE = "done"
+
+
+class Outcome(Enum):
+    """How a request ended. Order is that of `outcome_names` in a run's requests."""
+
+    FINISHED = "finished"
+    REJECTED = "rejected"
+    CANCELLED = "cancelled"
+    UNFINISHED = "unfinished"
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    """One continuation of a request's prompt: its known tokens, and the block tables (one per KV group) of those with KV.
+
+    While it decodes it is a member of the `DecodeBatch`, which advances all members at once; `num_computed` and `num_known`
+    then come from there.
+    """
+
+    request: Request
+    index: int
+    keys: BlockKeys
+    tables: list[list[Block]]
+    stored_known: int
+    stored_computed: int = 0
+    num_registered: int = 0  # leading blocks of the tables that are in the prefix index
+    rank: int = -1  # place in running order; -1 while not running
+    batch: DecodeBatch | None = None
+    offset: int = 0  # num_computed - batch.clock, while a member
+    last_token_ps: int = -1  # when its newest token appeared; kept only where the batch does not imply it
+    done: bool = False
+
+    @property
+    def num_computed(self) -> int:
+        """Tokens that have KV (those scheduled in the current step included)."""
+        return self.stored_computed if self.batch is None else self.batch.clock + self.offset
+
+    @property
+    def num_known(self) -> int:
+        """Prompt and outputs so far. The last one sampled has no KV yet."""
+        return self.stored_known if self.batch is None else self.batch.num_emitted + self.offset + 1
+
+    @property
+    def num_outputs(self) -> int:
+        return self.num_known - self.request.num_prompt_tokens
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """What a client asked for, and the record of what it got. Times in picoseconds, -1 where it never happened.
+
+    `num_output_tokens` is where it stops; with `num_samples` > 1 the prompt is computed once and every sample decodes from it.
+    """
+
+    request_id: int
+    arrival_ps: int
+    num_prompt_tokens: int
+    num_output_tokens: int
+    keys: BlockKeys
+    priority: int = 0
+    num_samples: int = 1
+    tenant: int = 0
+    cancel_ps: int = -1
+
+    status: Status = Status.WAITING
+    outcome: Outcome = Outcome.UNFINISHED
+    reject_reason: str = ""
+    sequences: list[Sequence] = field(default_factory=list)
+    rank: int = -1  # that of its first running sequence: its place in running order
+    queue_position: int = 0
+    swapped: SwappedKV | None = None
+
+    first_scheduled_ps: int = -1
+    first_token_ps: int = -1
+    finish_ps: int = -1
+    num_produced_tokens: int = 0
+    num_cached_tokens: int = -1  # prefix hit at the first admission; -1 before it
+    num_readmission_cached_tokens: int = 0
+    num_preemptions: int = 0
+    num_prefill_tokens: int = 0
+    num_recomputed_tokens: int = 0
+    num_high_water_tokens: int = 0  # most tokens of its first sequence that ever had KV
+
+    @property
+    def live(self) -> list[Sequence]:
+        return [sequence for sequence in self.sequences if not sequence.done]

@@ -1,0 +1,90 @@
+"""The running requests in running order, and which of their sequences decode and which still compute their prompt."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from core.decode_batch import DecodeBatch
+from core.request import Request, Sequence
+
+
+class RunningRequests:
+    """Running order is order of admission. Every running sequence is either a prefill or a member of the decode batch.
+
+    A sequence's `rank` is its place in running order; a request's is that of its first running sequence.
+    """
+
+    def __init__(self, block_size: int) -> None:
+        self.batch = DecodeBatch(block_size)
+        self.prefills: dict[int, Sequence] = {}  # by rank
+        self.late: dict[int, Sequence] = {}  # decoding, but passed over in the last step
+        self.has_shared_tails = False  # a fork has happened whose copies-on-write are not done yet
+        self.num_sequences = 0
+        self._requests: dict[int, Request] = {}  # by rank
+        self._next_rank = 0
+
+    def __len__(self) -> int:
+        return len(self._requests)
+
+    def __iter__(self) -> Iterator[Request]:
+        return iter(self._requests.values())
+
+    def __reversed__(self) -> Iterator[Request]:
+        return reversed(self._requests.values())
+
+    def __contains__(self, request: Request) -> bool:
+        return request.rank in self._requests
+
+    @property
+    def last_rank(self) -> int:
+        """Rank of the last running sequence that computes or decodes."""
+        request = next(reversed(self._requests.values()))
+        return max(sequence.rank for sequence in request.sequences)
+
+    def add(self, request: Request) -> None:
+        """Last in running order; keeps a rank free for each of its samples."""
+        request.rank = self._next_rank
+        self._requests[request.rank] = request
+        num_live = len(request.live)
+        self._next_rank += num_live
+        self.num_sequences += num_live
+
+    def remove(self, request: Request, now_ps: int) -> None:
+        """Takes the request and its sequences out of running order; `now_ps` is when their newest tokens appeared."""
+        for sequence in request.live:
+            if sequence.rank >= 0:
+                self._leave(sequence, now_ps)
+            self.num_sequences -= 1
+        del self._requests[request.rank]
+        request.rank = -1
+
+    def end(self, sequence: Sequence, now_ps: int) -> None:
+        """One sequence has its last token; its request leaves with its last sequence."""
+        self._leave(sequence, now_ps)
+        sequence.done = True
+        self.num_sequences -= 1
+        if not sequence.request.live:
+            del self._requests[sequence.request.rank]
+            sequence.request.rank = -1
+
+    def _leave(self, sequence: Sequence, now_ps: int) -> None:
+        if sequence.batch is not None:
+            if self.late.pop(sequence.rank, None) is None:
+                sequence.last_token_ps = now_ps
+            self.batch.leave(sequence)
+        else:
+            del self.prefills[sequence.rank]
+        sequence.rank = -1
+
+    def start(self, sequence: Sequence, rank: int) -> None:
+        """The sequence has KV to compute; where only one token lacks it and a token was sampled before, it decodes."""
+        sequence.rank = rank
+        if sequence.num_known - sequence.num_computed == 1 and sequence.num_outputs > 0:
+            self.batch.join(sequence)
+        else:
+            self.prefills[rank] = sequence
+
+    def to_decode(self, sequence: Sequence) -> None:
+        """A prefill has sampled its token: one known token lacks KV."""
+        del self.prefills[sequence.rank]
+        self.batch.join(sequence)

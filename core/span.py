@@ -1,0 +1,85 @@
+"""How many alike steps may follow one another before anything can change by itself."""
+
+from __future__ import annotations
+
+from core.block_tables import BlockTables
+from core.interfaces import Policy
+from core.plan import StepPlan
+from core.running import RunningRequests
+from core.waiting_queue import WaitingQueue
+
+
+class SpanLimit:
+    """Up to the first end, the first step at which blocks could run short, or the first that could let the queue's head in.
+
+    Asked when the step's own blocks are taken, before its tokens count as having KV.
+    """
+
+    def __init__(
+        self,
+        running: RunningRequests,
+        waiting: WaitingQueue,
+        tables: BlockTables,
+        policies: tuple[Policy, ...],
+        max_num_seqs: int,
+    ) -> None:
+        self._running = running
+        self._waiting = waiting
+        self._tables = tables
+        self._max_num_seqs = max_num_seqs
+        self._changing = [policy for policy in policies if type(policy).next_change is not Policy.next_change]
+
+    def num_steps(self, plan: StepPlan) -> int:
+        """At least 1: the step that was just planned."""
+        is_plain = not (plan.chunks or plan.held or plan.late or plan.preempted or plan.copies or plan.swap_ins)
+        if not is_plain or self._running.late or self._running.has_shared_tails or self._tables.is_windowed:
+            return 1
+        most = self._running.batch.steps_to_next_end()
+        for policy in self._changing:
+            change = policy.next_change(plan.now_ps, plan.step)
+            if change is not None:
+                if change.time_ps is not None:
+                    return 1
+                if change.step is not None:
+                    most = min(most, max(1, change.step - plan.step))
+        most = self._while_blocks_last(most)
+        if most > 1 and self._head_waits_for_memory():
+            most = self._before_head_could_hit(most)
+        return most
+
+    def _while_blocks_last(self, most: int) -> int:
+        batch, num_available = self._running.batch, self._tables.pool.num_available
+        num_groups = len(self._tables.groups)
+        if num_available >= (most // self._tables.block_size + 1) * len(batch) * num_groups:
+            return most
+        for num_steps in range(1, most):
+            num_available -= len(batch.crossing(num_steps)) * num_groups
+            if num_available < 0:
+                return num_steps
+        return most
+
+    def _head_waits_for_memory(self) -> bool:
+        if not self._waiting or not self._tables.prefix_caching:
+            return False
+        num_wanted = self._running.num_sequences + len(self._waiting.head.live)
+        return num_wanted <= self._max_num_seqs
+
+    def _before_head_could_hit(self, most: int) -> int:
+        """Registration precedes admission within a step: the span ends before a member publishes the head's missing block."""
+        head = self._waiting.head
+        if head.swapped is not None:
+            return self._before_any_publication(most)
+        hit = self._tables.find_prefix(head.live[0])
+        missing = head.live[0].keys.key(hit.num_tokens // self._tables.block_size)
+        size, batch = self._tables.block_size, self._running.batch
+        for num_steps in range(1, most):
+            for sequence in batch.filling(num_steps).values():
+                if sequence.keys.key((sequence.num_computed + num_steps) // size) == missing:
+                    return num_steps
+        return most
+
+    def _before_any_publication(self, most: int) -> int:
+        for num_steps in range(1, most):
+            if self._running.batch.filling(num_steps):
+                return num_steps
+        return most

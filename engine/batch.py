@@ -1,0 +1,110 @@
+"""One step's work as packed tensors: decode rows first, then the prefill chunks back to back."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class BatchItem:
+    """What one sequence computes in this step: tokens at consecutive positions from start_position on.
+
+    block_table: block ids of the sequence, of which those up to its last new token are used.
+    """
+
+    token_ids: Sequence[int]
+    start_position: int
+    block_table: Sequence[int]
+    wants_logits: bool
+
+
+@dataclass(frozen=True, slots=True)
+class BatchInput:
+    """The tensors a forward pass reads, int64 all of them.
+
+    token_ids, positions, slot_mapping: [num_tokens]
+    decode_block_tables: [num_decodes, max_blocks]; decode_num_kv_tokens: [num_decodes]
+    prefill_block_tables: [num_prefills, max_blocks]; prefill_num_kv_tokens: [num_prefills]
+    prefill_query_start: [num_prefills + 1], counted from the first prefill row
+    sample_rows: [num_sampled], packed rows whose logits are wanted
+    num_kv_tokens include the tokens of this step.
+    """
+
+    token_ids: Tensor
+    positions: Tensor
+    slot_mapping: Tensor
+    decode_block_tables: Tensor
+    decode_num_kv_tokens: Tensor
+    prefill_block_tables: Tensor
+    prefill_query_start: Tensor
+    prefill_num_kv_tokens: Tensor
+    sample_rows: Tensor
+
+    @property
+    def num_decodes(self) -> int:
+        return self.decode_num_kv_tokens.shape[0]
+
+    @property
+    def num_prefills(self) -> int:
+        return self.prefill_num_kv_tokens.shape[0]
+
+
+def build_batch(items: Sequence[BatchItem], block_size: int, device: torch.device | str) -> BatchInput:
+    """Pack the items of a step; the logits come back in the order of the items that want them.
+
+    Every item of one token takes the decode path, whoever asked for it: the arithmetic is the same.
+    Raises ValueError when the batch is empty or a block table is shorter than its tokens.
+    """
+    if not items:
+        raise ValueError("a batch needs at least one item")
+    num_new = np.array([len(item.token_ids) for item in items], dtype=np.int64)
+    start = np.array([item.start_position for item in items], dtype=np.int64)
+    packing = np.concatenate([np.flatnonzero(num_new == 1), np.flatnonzero(num_new != 1)])
+    num_decodes = int(np.count_nonzero(num_new == 1))
+    packed = [items[index] for index in packing]
+    num_new, start = num_new[packing], start[packing]
+
+    num_kv = start + num_new
+    tables = _pad_tables(packed, -(-num_kv // block_size))
+    row_start = np.concatenate([[0], np.cumsum(num_new)])
+    owner = np.repeat(np.arange(len(packed)), num_new)
+    positions = np.arange(row_start[-1]) - (row_start[:-1] - start)[owner]
+    slots = tables[owner, positions // block_size] * block_size + positions % block_size
+
+    last_row_of_item = np.empty(len(items), dtype=np.int64)
+    last_row_of_item[packing] = row_start[1:] - 1
+    wanted = np.array([item.wants_logits for item in items])
+
+    def to_device(array: np.ndarray) -> Tensor:
+        return torch.from_numpy(np.ascontiguousarray(array, dtype=np.int64)).to(device)
+
+    return BatchInput(
+        token_ids=to_device(np.concatenate([np.asarray(item.token_ids, dtype=np.int64) for item in packed])),
+        positions=to_device(positions),
+        slot_mapping=to_device(slots),
+        decode_block_tables=to_device(_narrow(tables[:num_decodes], num_kv[:num_decodes], block_size)),
+        decode_num_kv_tokens=to_device(num_kv[:num_decodes]),
+        prefill_block_tables=to_device(tables[num_decodes:]),
+        prefill_query_start=to_device(row_start[num_decodes:] - row_start[num_decodes]),
+        prefill_num_kv_tokens=to_device(num_kv[num_decodes:]),
+        sample_rows=to_device(last_row_of_item[wanted]),
+    )
+
+
+def _pad_tables(items: Sequence[BatchItem], num_blocks: np.ndarray) -> np.ndarray:
+    """[num_items, max_blocks]: the blocks each item uses, padded with its first one."""
+    tables = np.empty((len(items), int(num_blocks.max())), dtype=np.int64)
+    for row, (item, used) in enumerate(zip(items, num_blocks.tolist(), strict=True)):
+        if len(item.block_table) < used:
+            raise ValueError(f"item {row}: {used} blocks are needed, its table has {len(item.block_table)}")
+        tables[row, :used] = item.block_table[:used]
+        tables[row, used:] = item.block_table[0]
+    return tables
+
+
+def _narrow(tables: np.ndarray, num_kv: np.ndarray, block_size: int) -> np.ndarray:
+    """Drop the columns that only a long prefill beside the decodes needed."""
+    return tables[:, : -(-int(num_kv.max(initial=0)) // block_size)]

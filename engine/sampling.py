@@ -1,0 +1,59 @@
+"""The next token of every row: greedy, or drawn at a temperature from a stream that no batch composition disturbs."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """token_ids: int64 [num_rows]; margins: fp32 [num_rows], best logit minus second best (small: a near-tie)."""
+
+    token_ids: Tensor
+    margins: Tensor
+
+
+@torch.inference_mode()
+def sample(
+    logits: Tensor, temperature: np.ndarray, seed: int, stream_ids: np.ndarray, positions: np.ndarray
+) -> Sampled:
+    """One token per row of logits [num_rows, vocab_size].
+
+    temperature: float [num_rows], 0 takes the best token (the lowest id of equals);
+    stream_ids: int64 [num_rows], one per sequence; positions: int64 [num_rows], of the token to be drawn.
+    A row's token depends on (seed, stream id, position, its logits) alone.
+    """
+    best_two = logits.topk(2, dim=-1).values
+    token_ids = logits.argmax(dim=-1)
+    drawn = np.flatnonzero(temperature > 0)
+    if drawn.size:
+        rows = torch.from_numpy(drawn).to(logits.device)
+        scaling = torch.from_numpy(temperature[drawn].astype(np.float64)).to(logits.device)
+        uniform = torch.from_numpy(uniform_draws(seed, stream_ids[drawn], positions[drawn])).to(logits.device)
+        token_ids[rows] = _inverse_cdf(logits[rows].double() / scaling[:, None], uniform)
+    return Sampled(token_ids, best_two[:, 0] - best_two[:, 1])
+
+
+def _inverse_cdf(scaled_logits: Tensor, uniform: Tensor) -> Tensor:
+    """The token at which the cumulated probability first exceeds each uniform number in [0, 1)."""
+    cumulated = scaled_logits.softmax(dim=-1).cumsum(dim=-1)
+    threshold = uniform[:, None] * cumulated[:, -1:]
+    return torch.searchsorted(cumulated, threshold, right=True).squeeze(1).clamp(max=scaled_logits.shape[1] - 1)
+
+
+def uniform_draws(seed: int, stream_ids: np.ndarray, positions: np.ndarray) -> np.ndarray:
+    """Float64 numbers in [0, 1), each a function of (seed, stream id, position); counter-based, so order is free."""
+    mixed = _mix(np.full(len(stream_ids), seed, dtype=np.int64).astype(np.uint64))
+    mixed = _mix(mixed ^ stream_ids.astype(np.uint64))
+    mixed = _mix(mixed ^ positions.astype(np.uint64))
+    return (mixed >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
+def _mix(word: np.ndarray) -> np.ndarray:
+    """The SplitMix64 output function (Steele, Lea, Flood 2014): a bijection of uint64 that scatters near inputs."""
+    word = word + np.uint64(0x9E3779B97F4A7C15)
+    word = (word ^ (word >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    word = (word ^ (word >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return word ^ (word >> np.uint64(31))

@@ -1,0 +1,131 @@
+"""Paged attention, KV write and block copies in plain torch: what every faster kernel must equal.
+
+Shapes and signatures here are the contract for the Triton kernels beside this file. A *slot* is
+`block_id * block_size + offset`; a position is found through the block table, never derived from a slot.
+Padding is never read: a masked column re-reads a visible token, so NaN in unused memory cannot leak.
+"""
+
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+
+
+def write_kv(key: Tensor, value: Tensor, k_cache: Tensor, v_cache: Tensor, slot_mapping: Tensor) -> None:
+    """Write one layer's new keys and values into their slots, in place.
+
+    key, value: [num_tokens, num_kv_heads, head_dim]; caches: [num_blocks, block_size, num_kv_heads, head_dim];
+    slot_mapping: int64 [num_tokens], all different.
+    """
+    k_cache.flatten(0, 1).index_copy_(0, slot_mapping, key)
+    v_cache.flatten(0, 1).index_copy_(0, slot_mapping, value)
+
+
+def decode_attention(
+    query: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    block_tables: Tensor,
+    num_kv_tokens: Tensor,
+    scale: float,
+    window: int | None = None,
+) -> Tensor:
+    """Attention of one query per sequence, the newest token, over its cached tokens (itself included).
+
+    query: [num_seqs, num_heads, head_dim]; caches: [num_blocks, block_size, num_kv_heads, head_dim];
+    block_tables: int64 [num_seqs, max_blocks], any padding; num_kv_tokens: int64 [num_seqs], each >= 1;
+    window: the query sees the last `window` tokens only, itself included.
+    Returns [num_seqs, num_heads, head_dim].
+    """
+    num_seqs, num_heads, head_dim = query.shape
+    block_size, num_kv_heads = k_cache.shape[1:3]
+    num_columns = block_tables.shape[1] * block_size
+    if window is not None:
+        num_columns = min(num_columns, window)
+    first = (num_kv_tokens - num_columns).clamp(min=0)
+    positions = first[:, None] + torch.arange(num_columns, device=query.device)
+    end = num_kv_tokens[:, None]
+    readable = positions.minimum(end - 1)
+    slots = block_tables.gather(1, readable // block_size) * block_size + readable % block_size
+
+    # The query heads of one KV head are rows of one small matrix: no repeated keys.
+    grouped_query = query.reshape(num_seqs, num_kv_heads, num_heads // num_kv_heads, head_dim)
+    mixed = scaled_dot_product_attention(
+        grouped_query,
+        _read_slots(k_cache, slots).transpose(1, 2),
+        _read_slots(v_cache, slots).transpose(1, 2),
+        attn_mask=(positions < end)[:, None, None, :],
+        scale=scale,
+    )
+    return mixed.reshape(num_seqs, num_heads, head_dim)
+
+
+def prefill_attention(
+    query: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    block_tables: Tensor,
+    query_start: Tensor,
+    num_kv_tokens: Tensor,
+    scale: float,
+    window: int | None = None,
+) -> Tensor:
+    """Causal attention of chunks of queries over their cached prefix and themselves (already written).
+
+    query: [num_tokens, num_heads, head_dim], the chunks back to back; chunk s is rows
+    query_start[s]:query_start[s + 1] (int64 [num_seqs + 1]); its i-th query has the position
+    num_kv_tokens[s] - num_queries + i. Caches, block_tables, num_kv_tokens, window: as in decode_attention.
+    Returns [num_tokens, num_heads, head_dim].
+    """
+    num_kv_heads = k_cache.shape[2]
+    starts = query_start.tolist()
+    mixed = torch.empty_like(query)
+    for seq, num_kv in enumerate(num_kv_tokens.tolist()):
+        rows = slice(starts[seq], starts[seq + 1])
+        chunk = query[rows].unflatten(1, (num_kv_heads, -1)).permute(1, 2, 0, 3)
+        slots, visible = _chunk_view(block_tables[seq], k_cache.shape[1], chunk.shape[2], num_kv, window)
+        key, value = (
+            _read_slots(cache, slots).transpose(0, 1).unsqueeze(1).expand(-1, chunk.shape[1], -1, -1)
+            for cache in (k_cache, v_cache)
+        )
+        attended = scaled_dot_product_attention(chunk, key, value, attn_mask=visible, scale=scale)
+        mixed[rows] = attended.permute(2, 0, 1, 3).flatten(1, 2)
+    return mixed
+
+
+def _chunk_view(
+    block_table: Tensor, block_size: int, num_queries: int, num_kv: int, window: int | None
+) -> tuple[Tensor, Tensor]:
+    """Slots [num_keys] that a chunk can see, and which query sees which key: bool [num_queries, num_keys]."""
+    device = block_table.device
+    query_positions = torch.arange(num_kv - num_queries, num_kv, device=device)[:, None]
+    first = 0 if window is None else max(0, num_kv - num_queries - window + 1)
+    key_positions = torch.arange(first, num_kv, device=device)
+    slots = block_table[key_positions // block_size] * block_size + key_positions % block_size
+    visible = key_positions <= query_positions
+    if window is not None:
+        visible &= key_positions > query_positions - window
+    return slots, visible
+
+
+def _read_slots(cache: Tensor, slots: Tensor) -> Tensor:
+    """[*slots.shape, num_kv_heads, head_dim] of one layer's cache."""
+    rows = cache.flatten(0, 1).flatten(1)
+    return rows.index_select(0, slots.flatten()).view(*slots.shape, *cache.shape[2:])
+
+
+def copy_blocks(cache: Tensor, source_blocks: Tensor, target_blocks: Tensor) -> None:
+    """Copy whole blocks inside a pool [num_layers, num_blocks, ...], in place; all sources are read first.
+
+    source_blocks, target_blocks: int64 [num_copies]; targets all different.
+    """
+    scatter_blocks(cache, target_blocks, gather_blocks(cache, source_blocks))
+
+
+def gather_blocks(cache: Tensor, blocks: Tensor) -> Tensor:
+    """A copy [num_layers, num_gathered, ...] of blocks int64 [num_gathered] of a pool [num_layers, num_blocks, ...]."""
+    return cache.index_select(1, blocks)
+
+
+def scatter_blocks(cache: Tensor, blocks: Tensor, contents: Tensor) -> None:
+    """Put contents [num_layers, num_scattered, ...] into the blocks int64 [num_scattered] of a pool, in place."""
+    cache.index_copy_(1, blocks, contents)

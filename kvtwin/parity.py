@@ -1,0 +1,253 @@
+"""Replays recorded decision logs of other engines through the product's own scheduler and compares every field.
+
+Format: JSON lines, a header with `config`, `requests` and `aborts`, then a line per step. vLLM v1's synchronous scheduler is
+replayed; logs of async scheduling and of radix trees are refused by name.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import zlib
+from array import array
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+
+from core.build import PolicyFactories, PoolConfig, build_scheduler
+from core.content import TokenKeys
+from core.decision_log import DecisionLog, Event
+from core.errors import InputError
+from core.plan import StepPlan, StepResult
+from core.recorder import Recorder
+from core.request import Request, Status
+from core.scheduler import Scheduler, SchedulerConfig
+from core.units import to_ps
+from policies.admission import Reservation
+from policies.allocation.paged import Paged
+from policies.batching import Chunked
+from policies.eviction.lru import LRU
+from policies.preemption import LastArrived, LowestPriority
+from policies.queueing import FCFS, Priority
+
+Fields = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ParityResult:
+    """One log's verdict: how many steps were compared, and the first difference if there is one."""
+
+    path: Path
+    num_steps: int
+    difference: str | None
+
+    @property
+    def is_equal(self) -> bool:
+        return self.difference is None
+
+
+class RecordedKeys(TokenKeys):
+    """Block keys by the hash that the recorded logs print: 8 bytes of sha256 over the parent's hex digits and the tokens."""
+
+    def chain(self, parent: bytes, tokens: array[int]) -> bytes:
+        text = f"{parent[:8].hex()}:{','.join(map(str, tokens))}"
+        return hashlib.sha256(text.encode()).digest()[:8]
+
+
+def check_log(path: Path) -> ParityResult:
+    """Replays one log. Raises InputError if it is none that can be replayed."""
+    header, steps = _read(path)
+    replay = _Replay(header)
+    num_compared = 0
+    for expected, got in zip(steps, replay.steps(len(steps)), strict=False):
+        difference = _first_difference(expected, got)
+        if difference is not None:
+            return ParityResult(path, num_compared, f"step {expected['t']}: {difference}")
+        num_compared += 1
+    if num_compared < len(steps):
+        return ParityResult(path, num_compared, f"step {steps[num_compared]['t']}: expected, but nothing was left to do")
+    return ParityResult(path, num_compared, None)
+
+
+def _read(path: Path) -> tuple[Fields, list[Fields]]:
+    try:
+        lines = [json.loads(line) for line in path.read_text().splitlines() if line.strip()]
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror}; expected a recorded decision log (JSON lines)") from None
+    except ValueError as error:
+        raise InputError(f"{path}: not JSON lines ({error})") from None
+    if not lines or not isinstance(lines[0], dict) or "config" not in lines[0] or "requests" not in lines[0]:
+        raise InputError(f"{path}: line 1 has no `config` and `requests`: not a vLLM scheduler log (radix tree logs are not supported yet)")
+    if lines[0]["config"].get("async_scheduling"):
+        raise InputError(f"{path}: recorded with async scheduling, which is not supported yet")
+    return lines[0], lines[1:]
+
+
+def _first_difference(expected: Fields, got: Fields) -> str | None:
+    for name in sorted(expected.keys() | got.keys()):
+        if (expected.get(name) or None) != (got.get(name) or None):
+            return f"{name}: recorded {expected.get(name)}, ours {got.get(name)}"
+    return None
+
+
+class _Replay:
+    """Drives a scheduler along a recorded log's requests and aborts, and prints each step in the log's own fields."""
+
+    def __init__(self, header: Fields) -> None:
+        self._header = header
+        self._log = DecisionLog(keep_keys=True)
+        self._num_seen = 0
+        self._scheduler = self._build(header["config"])
+        names = sorted(request["id"] for request in header["requests"])
+        self._number = {name: number for number, name in enumerate(names)}  # so that ids order as their names do
+        self._name = dict(enumerate(names))
+        self._requests: dict[str, Request] = {}
+        self._outputs = {request["id"]: request["output"] for request in header["requests"]}
+
+    def _build(self, config: Fields) -> Scheduler:
+        is_priority = config["policy"] == "priority"
+        admission = partial(
+            Reservation,
+            full_prompt=config["scheduler_reserve_full_isl"],
+            watermark=config["watermark"],
+            num_null_blocks=1,
+        )
+        factories = PolicyFactories(
+            eviction=LRU,
+            allocation=Paged,
+            preemption=LowestPriority if is_priority else LastArrived,
+            batching=Chunked,
+            queue=Priority if is_priority else FCFS,
+            admission=admission,
+        )
+        scheduler_config = SchedulerConfig(
+            max_num_seqs=config["max_num_seqs"],
+            max_batch_tokens=config["max_num_batched_tokens"],
+            chunked_prefill=config["enable_chunked_prefill"],
+            long_prefill_threshold_tokens=config["long_prefill_token_threshold"],
+            max_model_len=config["max_model_len"],
+            keep_cancelled_registrations=True,
+            single_steps=True,
+        )
+        pool = PoolConfig(config["num_gpu_blocks"] - 1, config["block_size"], first_block_id=1)
+        return build_scheduler(
+            scheduler_config, pool, factories, self._log, Recorder(), prefix_caching=config["enable_prefix_caching"]
+        )
+
+    def steps(self, at_most: int) -> Iterator[Fields]:
+        last_arrival = max(request["arrive"] for request in self._header["requests"])
+        number = 0
+        while at_most and (number <= last_arrival or self._scheduler.running or self._scheduler.waiting):
+            fields = self._step(number)
+            if fields is not None:
+                yield fields
+                at_most -= 1
+            number += 1
+
+    def _step(self, number: int) -> Fields | None:
+        scheduler = self._scheduler
+        arrived = self._arrive(number)
+        aborted = self._abort(number, "before")
+        self._num_seen = len(self._log)
+        plan = scheduler.schedule(number)
+        fields: Fields = {"t": number, "arr": arrived, "abort": aborted}
+        if plan is None:
+            return {**fields, "idle": 1, **self._end_of_step()} if arrived or aborted else None
+        fields |= self._scheduled(plan) | self._block_events()
+        fields["free"] = scheduler.tables.pool.num_available
+        fields["run"] = [self._name[request.request_id] for request in scheduler.running]
+        fields["wait"] = [self._name[request.request_id] for request in scheduler.waiting]
+        fields["abort_during"] = self._abort(number, "during")
+        if not plan.is_empty:
+            fields |= self._commit(plan)
+        return fields | self._end_of_step()
+
+    def _arrive(self, number: int) -> list[str]:
+        arrived = []
+        for index, row in enumerate(self._header["requests"]):
+            if row["arrive"] == number:
+                request_id = self._number[row["id"]]
+                tokens = [*row["prompt"], *row["output"]]
+                keys = RecordedKeys(request_id, tokens, self._header["config"]["block_size"], len(row["prompt"]))
+                request = Request(
+                    request_id,
+                    to_ps(row.get("arrival_time", index)),
+                    len(row["prompt"]),
+                    len(row["output"]),
+                    keys,
+                    priority=row.get("priority", 0),
+                )
+                self._requests[row["id"]] = request
+                self._scheduler.add(request, number)
+                arrived.append(row["id"])
+        return arrived
+
+    def _abort(self, number: int, when: str) -> list[str]:
+        names = [a["id"] for a in self._header.get("aborts", []) if a["step"] == number and a["when"] == when]
+        alive = [n for n in names if n in self._requests and self._requests[n].status is not Status.DONE]
+        for name in alive:
+            self._scheduler.cancel(self._requests[name], number)
+        return alive
+
+    def _scheduled(self, plan: StepPlan) -> Fields:
+        admitted = {request.request_id for request in plan.admitted}
+        rows = []
+        for sequence, num_computed, num_new in plan.scheduled():
+            request = sequence.request
+            kind = "R"
+            if request.request_id in admitted:
+                kind = "P" if request.num_preemptions else "N"
+            rows.append([self._name[request.request_id], kind, num_computed, num_new])
+        return {
+            "sched": rows,
+            "hit": {self._name[number]: tokens for number, tokens in plan.hit_tokens.items()},
+            "preempt": [self._name[request.request_id] for request in plan.preempted],
+            "blk": [self._name[request.request_id] for request in plan.blocked],
+        }
+
+    def _block_events(self) -> Fields:
+        rows = self._log.rows()[self._num_seen :]
+        keys = self._log.keys()[self._num_seen :]
+        fields: Fields = {"touch": [], "alloc": [], "evict": [], "cache": []}
+        last = None
+        for (_, event, request_id, block), key in zip(rows.tolist(), keys, strict=True):
+            if event in (Event.TOUCH, Event.ALLOC):
+                name = "touch" if event == Event.TOUCH else "alloc"
+                if last == (event, request_id):
+                    fields[name][-1][1].append(block)
+                else:
+                    fields[name].append([self._name[request_id], [block]])
+                last = (event, request_id)
+            elif event in (Event.EVICT, Event.CACHE):
+                assert isinstance(key, bytes)
+                fields["evict" if event == Event.EVICT else "cache"].append([block, key.hex()])
+        return fields
+
+    def _commit(self, plan: StepPlan) -> Fields:
+        before = {s.request.request_id: s.request.num_produced_tokens + s.num_outputs for s, _, _ in plan.scheduled()}
+        sequences = {s.request.request_id: s for s, _, _ in plan.scheduled()}
+        done = self._scheduler.commit(plan, StepResult((1,)))
+        tokens = {}
+        for request_id, num_before in before.items():
+            request = sequences[request_id].request
+            if request.status is Status.DONE and request not in done:
+                continue
+            num_after = request.num_produced_tokens if request in done else sequences[request_id].num_outputs
+            if num_after > num_before:
+                tokens[self._name[request_id]] = self._outputs[self._name[request_id]][num_after - 1]
+        return {"tok": tokens, "fin": [[self._name[request.request_id], "length"] for request in done]}
+
+    def _end_of_step(self) -> Fields:
+        pool = self._scheduler.tables.pool
+        queue = pool.free_queue()
+        fields: Fields = {"free_end": pool.num_available, "cached_end": len(pool.index)}
+        if self._header["config"]["num_gpu_blocks"] <= 80:
+            fields["fq"] = queue
+        else:
+            fields["fqc"] = zlib.crc32(",".join(map(str, queue)).encode())
+        return fields
+
+

@@ -1,0 +1,220 @@
+"""Reports as one HTML file each: a comparison of simulator and engine, or a single run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from core.errors import InputError
+from kvtwin.comparison import LATENCIES
+from kvtwin.formatting import COMPARED, NOTHING, error_text, metric_label, metric_text, ratio_text, spread_text
+from kvtwin.report import verdict as words
+from kvtwin.report.figure import MEASURED, SIMULATED, Side
+from kvtwin.report.latency_charts import latency_cdf, latency_scatter
+from kvtwin.report.page import Section, Tile, chart_grid, code, render_page, table, tiles
+from kvtwin.report.time_charts import kv_use, load
+from kvtwin.store import Run, write_atomically
+from kvtwin.tables import is_within_spread
+
+_TILES = (
+    "output_tokens_per_s",
+    "ttft_s.p50",
+    "ttft_s.p99",
+    "tpot_s.p50",
+    "e2e_s.p50",
+    "prefix_hit_ratio",
+    "num_evictions",
+    "num_preemptions",
+    "kv_utilization_ratio.time_mean",
+    "kv_utilization_ratio.peak",
+)
+_PERCENTILES = ("mean", "p50", "p90", "p95", "p99", "max")
+
+
+def write_report(
+    path: Path,
+    sim_run: Run,
+    engine_runs: Sequence[Run],
+    comparison: Mapping[str, Any],
+    notices: Sequence[str] = (),
+) -> None:
+    """Write the comparison as one offline HTML file.
+
+    `comparison` is what compare_runs returned for the same runs; `notices` join the headline ("random weights: no
+    network"). Raises InputError when plotly is not installed.
+    """
+    sides = [Side("simulated", SIMULATED, [sim_run]), Side("measured", MEASURED, engine_runs)]
+    cdfs = [latency_cdf(name, sides) for name in LATENCIES]
+    scatters = [latency_scatter(name, sim_run, engine_runs) for name in LATENCIES]
+    over_time = [kv_use(sides), load(sides)]
+    verdict = words.comparison_verdict(sim_run, comparison)
+    difference = comparison["first_difference"]
+    sections = [
+        *([Section("First difference", "", f"{code(difference, 'Both contexts')}")] if difference else []),
+        Section("Key figures", "Simulated; below it the measured value and the error.", _comparison_tiles(comparison)),
+        Section("Errors", _error_lead(engine_runs), _error_table(comparison)),
+        Section(
+            "Latency distributions",
+            "Share of requests no slower than the time on the x axis.",
+            chart_grid(cdfs),
+        ),
+        Section(
+            "Request by request",
+            "Above the line the simulator is too slow, below it too fast.",
+            f"{chart_grid(scatters)}{_request_table(comparison)}",
+        ),
+        Section("Over time", _time_lead(engine_runs), chart_grid(over_time)),
+        _configuration([sim_run, engine_runs[0]]),
+    ]
+    page = render_page(
+        f"kvtwin: {verdict.subject}",
+        verdict,
+        notices,
+        words.timing_sentence(comparison),
+        words.comparison_warnings(sim_run, engine_runs, comparison),
+        sections,
+        [*cdfs, *scatters, *over_time],
+        _footer([sim_run, *engine_runs]),
+    )
+    _write(path, page)
+
+
+def write_run_report(path: Path, run: Run, notices: Sequence[str] = ()) -> None:
+    """Write one run as one offline HTML file; raises InputError when plotly is not installed."""
+    is_engine = run.summary.get("kind") == "engine"
+    side = Side("measured", MEASURED, [run]) if is_engine else Side("simulated", SIMULATED, [run])
+    cdfs = [latency_cdf(name, [side]) for name in LATENCIES]
+    over_time = [kv_use([side]), load([side])]
+    verdict = words.run_verdict(run)
+    metrics = run.summary["metrics"]
+    sections = [
+        Section("Key figures", "", tiles([Tile(metric_label(name), _value(metrics, name)) for name in _TILES])),
+        Section("Latency", "", _latency_table(metrics)),
+        Section("Latency distributions", "Share of requests no slower than the time on the x axis.", chart_grid(cdfs)),
+        Section("Over time", "", chart_grid(over_time)),
+        _configuration([run]),
+    ]
+    page = render_page(
+        f"kvtwin: {verdict.subject}",
+        verdict,
+        notices,
+        words.run_sentence(run),
+        words.run_warnings(run),
+        sections,
+        [*cdfs, *over_time],
+        _footer([run]),
+    )
+    _write(path, page)
+
+
+def _write(path: Path, page: str) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, page.encode())
+    except OSError as error:
+        raise InputError(f"cannot write report {path}: {error.strerror or error}") from error
+
+
+def _comparison_tiles(comparison: Mapping[str, Any]) -> str:
+    rows = comparison["metrics"]
+    return tiles(
+        [
+            Tile(
+                metric_label(name),
+                metric_text(name, rows[name]["simulated"]),
+                f"{metric_text(name, rows[name]['measured'])} · {error_text(rows[name]['error_ratio'])}",
+            )
+            for name in _TILES
+        ]
+    )
+
+
+def _error_lead(engine_runs: Sequence[Run]) -> str:
+    if len(engine_runs) == 1:
+        return "One engine run: its run-to-run spread is not known. Error = (simulated − measured) / measured."
+    return (
+        f"Measured: median of {len(engine_runs)} engine runs; spread: (max − min) / median of those runs. "
+        "Error = (simulated − measured) / measured; green where it is within the spread."
+    )
+
+
+def _error_table(comparison: Mapping[str, Any]) -> str:
+    names = [name for name in COMPARED if name in comparison["metrics"]]
+    rows = [comparison["metrics"][name] for name in names]
+    cells = [
+        [
+            metric_label(name),
+            metric_text(name, row["simulated"]),
+            metric_text(name, row["measured"]),
+            error_text(row["error_ratio"]),
+            spread_text(row["engine_spread_ratio"]),
+        ]
+        for name, row in zip(names, rows, strict=True)
+    ]
+    marked = [index for index, row in enumerate(rows) if is_within_spread(row)]
+    return _panel(table(("metric", "simulated", "measured", "error", "engine's spread"), cells, marked))
+
+
+def _request_table(comparison: Mapping[str, Any]) -> str:
+    header = ("per request", "MAPE", "bias", "error of p50", "KS distance", "requests")
+    rows = [
+        [
+            metric_label(name),
+            ratio_text(row["mape_ratio"]),
+            error_text(row["bias_ratio"]),
+            error_text(row["p50_error_ratio"]),
+            NOTHING if row["ks_distance"] is None else f"{row['ks_distance']:.3f}",
+            f"{row['n']:,}",
+        ]
+        for name, row in comparison["per_request"].items()
+    ]
+    return _panel(table(header, rows))
+
+
+def _latency_table(metrics: Mapping[str, Any]) -> str:
+    names = (*LATENCIES, "itl_s", "queue_s")
+    rows = [
+        [
+            metric_label(name),
+            *(metric_text(name, metrics[name][part]) for part in _PERCENTILES),
+            f"{metrics[name]['n']:,}",
+        ]
+        for name in names
+    ]
+    return _panel(table(("latency", *_PERCENTILES, "n"), rows))
+
+
+def _time_lead(engine_runs: Sequence[Run]) -> str:
+    return "" if len(engine_runs) == 1 else f"Measured: the first of {len(engine_runs)} engine runs."
+
+
+def _panel(body: str) -> str:
+    return f'<div class="panel">{body}</div>'
+
+
+def _value(metrics: Mapping[str, Any], name: str) -> str:
+    key, _, part = name.partition(".")
+    return metric_text(name, metrics[key][part] if part else metrics[key])
+
+
+def _configuration(runs: Sequence[Run]) -> Section:
+    names = {"sim": "Simulator", "engine": "Engine"}
+    blocks = [
+        code(json.dumps(run.summary.get("config", {}), indent=2), names.get(str(run.summary.get("kind")), "Run"))
+        for run in runs
+    ]
+    return Section("Configuration", "Resolved, as it ran.", "".join(blocks))
+
+
+def _footer(runs: Sequence[Run]) -> str:
+    first = runs[0].summary
+    versions = ", ".join(f"{name} {version}" for name, version in first.get("versions", {}).items())
+    parts = [
+        f"runs {', '.join(run.path.name for run in runs)}",
+        f"trace sha256 {first['trace'].get('sha256', NOTHING)}",
+        f"seed {first.get('seed', NOTHING)}",
+        versions,
+    ]
+    return " · ".join(part for part in parts if part)

@@ -1,0 +1,167 @@
+"""Run folders: written whole or not at all, read back with one clear line when something is missing.
+
+`summary.json` is written last and under its final name only when everything else is in place, so a folder that has
+one is complete. Arrays hold no clock reading and no zip timestamp: the same run gives the same bytes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import itertools
+import json
+import os
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from core.errors import InputError
+from core.metrics import RequestColumns, StepColumns
+
+SCHEMA = "kvtwin.run/1"
+
+Arrays = Mapping[str, NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class Run:
+    """One finished (or interrupted) run: its summary and its arrays."""
+
+    path: Path
+    summary: dict[str, Any]
+    requests: dict[str, NDArray[Any]]
+    steps: dict[str, NDArray[Any]]
+    gaps: dict[str, NDArray[Any]]
+
+    @property
+    def is_interrupted(self) -> bool:
+        """Whether the run was stopped before its trace ended: its figures cover only a part."""
+        return bool(self.summary.get("interrupted", False))
+
+    def request_columns(self) -> RequestColumns:
+        """The requests as the columns that metrics are computed from."""
+        return RequestColumns.of(self.requests)
+
+
+def claim_run_folder(root: Path, name: str, config: Mapping[str, Any]) -> Path:
+    """Create and return `root/name/<id>`: a hash of the config and the first number not taken yet.
+
+    Making the folder is what claims it, so two jobs of one second, or of two processes, never share one.
+    """
+    digest = hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()[:10]
+    for number in itertools.count(1):
+        path = root / name / f"{digest}-{number}"
+        try:
+            path.mkdir(parents=True)
+        except FileExistsError:
+            continue
+        return path
+    raise AssertionError("unreachable: count() does not end")
+
+
+def write_run(
+    path: Path,
+    summary: Mapping[str, Any],
+    *,
+    requests: Arrays,
+    steps: Arrays,
+    gaps: Arrays,
+    files: Mapping[str, bytes] | None = None,
+) -> Run:
+    """Write a run folder and return it as read_run would.
+
+    `files` are further members by name (`decisions.jsonl.gz`, …). A summary that an earlier run left in the folder
+    goes first, so that a write cut short never looks complete. A run stopped by the user has "interrupted": true in
+    its summary.
+    """
+    members = {
+        "requests.npz": npz_bytes(requests),
+        "steps.npz": npz_bytes(steps),
+        "gaps.npz": npz_bytes(gaps),
+        **(files or {}),
+        "summary.json": json_bytes({"schema": SCHEMA, **summary}),  # last: its presence says the folder is whole
+    }
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        _write_members(path, members)
+    except OSError as error:
+        raise InputError(f"cannot write run folder {path}: {error.strerror or error}") from error
+    return read_run(path)
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Put `content` at `path` whole: a reader sees the old file or the new one, never a part."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        temporary.write_bytes(content)
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def read_run(path: Path) -> Run:
+    """Read a run folder; raises InputError naming the folder and what it lacks."""
+    if not path.is_dir():
+        raise InputError(f"no run folder at {path}")
+    try:
+        summary = json.loads((path / "summary.json").read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InputError(f"{path} is not a finished run: it has no summary.json") from None
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path / 'summary.json'}: not readable as JSON ({error})") from None
+    found = summary.get("schema") if isinstance(summary, dict) else None
+    if found != SCHEMA:
+        raise InputError(f"{path / 'summary.json'}: schema is {found!r}, expected {SCHEMA!r}")
+    run = Run(path, summary, *(_read_arrays(path / name) for name in ("requests.npz", "steps.npz", "gaps.npz")))
+    _check_columns(run)
+    return run
+
+
+def npz_bytes(arrays: Arrays) -> bytes:
+    """The arrays as a compressed npz whose bytes depend on nothing but names and values."""
+    buffer = io.BytesIO()
+    # numpy dates every zip member 1980-01-01, so equal arrays give equal bytes; test_store holds it to that.
+    np.savez_compressed(buffer, allow_pickle=False, **arrays)
+    return buffer.getvalue()
+
+
+def json_bytes(value: Mapping[str, Any]) -> bytes:
+    """Strict JSON: a nan raises ValueError instead of writing a file that other readers refuse."""
+    return (json.dumps(value, indent=1, allow_nan=False) + "\n").encode()
+
+
+def _write_members(path: Path, members: Mapping[str, bytes]) -> None:
+    temporaries = {name: path / f".{name}.{os.getpid()}.tmp" for name in members}
+    try:
+        for name, content in members.items():
+            temporaries[name].write_bytes(content)
+        (path / "summary.json").unlink(missing_ok=True)
+        for name in members:
+            os.replace(temporaries[name], path / name)
+    finally:
+        for temporary in temporaries.values():
+            temporary.unlink(missing_ok=True)
+
+
+def _read_arrays(path: Path) -> dict[str, NDArray[Any]]:
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            return {name: archive[name] for name in archive.files}
+    except FileNotFoundError:
+        raise InputError(f"{path.parent} is half written: it has no {path.name}") from None
+    except (OSError, ValueError, zipfile.BadZipFile) as error:
+        raise InputError(f"{path}: not readable as npz ({error})") from None
+
+
+def _check_columns(run: Run) -> None:
+    try:
+        RequestColumns.of(run.requests)
+        StepColumns.of(run.steps)
+        _ = run.gaps["gap_s"], run.gaps["multiplicity"]
+    except KeyError as error:
+        raise InputError(f"{run.path}: column {error} is missing from its arrays") from None

@@ -1,0 +1,154 @@
+"""Terminal tables: one run, a sweep, a comparison. Coloured and fitted on a terminal, plain long rows in a pipe."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TextIO
+
+from rich import box
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from kvtwin.formatting import (
+    COMPARED,
+    NOTHING,
+    error_text,
+    metric_label,
+    metric_text,
+    spread_text,
+    time_unit,
+)
+
+_LATENCIES = ("ttft_s", "tpot_s", "itl_s", "e2e_s", "queue_s")
+_COLUMNS = ("mean", "p50", "p90", "p95", "p99", "max")
+_KEY_FIGURES = (
+    "output_tokens_per_s",
+    "requests_per_s",
+    "goodput_rps",
+    "prefix_hit_ratio",
+    "kv_utilization_ratio.time_mean",
+    "kv_utilization_ratio.peak",
+    "kv_cached_ratio.time_mean",
+    "num_evictions",
+    "num_preemptions",
+    "recomputed_tokens",
+    "swapped_bytes",
+    "makespan_s",
+)
+# Short headings: a row of a sweep should fit 80 columns.
+_SWEEP_FIGURES = {
+    "output_tokens_per_s": "throughput",
+    "ttft_s.p50": "TTFT p50",
+    "ttft_s.p99": "TTFT p99",
+    "tpot_s.p50": "TPOT p50",
+    "prefix_hit_ratio": "hits",
+    "kv_utilization_ratio.time_mean": "KV use",
+    "num_evictions": "evicted",
+    "num_preemptions": "preempted",
+}
+
+
+def print_tables(*tables: RenderableType, file: TextIO | None = None) -> None:
+    """Write tables to `file` (default: standard output), without colour and unwrapped unless it is a terminal."""
+    console = Console(file=file, highlight=False)
+    if not console.is_terminal:
+        # A pipe has no width: rows must not wrap where grep or a diff will read them.
+        console = Console(file=file, highlight=False, width=400, color_system=None)
+    for table in tables:
+        console.print(table)
+
+
+def run_table(summary: Mapping[str, Any]) -> Group:
+    """One run's figures: its latencies by percentile, then throughput, cache and pool."""
+    metrics = summary["metrics"]
+    parts: list[RenderableType] = [_latency_table(metrics), _figure_table(metrics)]
+    if summary.get("interrupted"):
+        parts.append(Text("interrupted: figures cover the part that ran", style="yellow"))
+    return Group(*parts)
+
+
+def sweep_table(summaries: Sequence[Mapping[str, Any]]) -> Table:
+    """A row per job: first the labels in which the jobs differ, then the figures that a choice is made by."""
+    labels = [summary.get("labels", {}) for summary in summaries]
+    varying = [name for name in dict.fromkeys(name for row in labels for name in row) if _varies(labels, name)]
+    table = _table()
+    for name in varying:
+        table.add_column(name, style="bold", no_wrap=True)
+    for heading in _SWEEP_FIGURES.values():
+        table.add_column(heading, justify="right")
+    for summary, row in zip(summaries, labels, strict=True):
+        figures = [metric_text(name, _figure(summary["metrics"], name)) for name in _SWEEP_FIGURES]
+        table.add_row(*(str(row.get(name, NOTHING)) for name in varying), *figures)
+    return table
+
+
+def comparison_table(comparison: Mapping[str, Any]) -> Table:
+    """Simulated, measured, error, and the engine's own run-to-run spread; an error within that spread is marked."""
+    table = _table()
+    table.add_column("metric")
+    for column in ("simulated", "measured", "error", "engine's spread"):
+        table.add_column(column, justify="right")
+    for name in COMPARED:
+        row = comparison["metrics"].get(name)
+        if row is None:
+            continue
+        error = Text(error_text(row["error_ratio"]), style="green" if is_within_spread(row) else "")
+        table.add_row(
+            metric_label(name),
+            metric_text(name, row["simulated"]),
+            metric_text(name, row["measured"]),
+            error,
+            spread_text(row["engine_spread_ratio"]),
+        )
+    return table
+
+
+def is_within_spread(row: Mapping[str, float | None]) -> bool:
+    """Whether the simulator's error is no larger than what two runs of the engine differ by."""
+    error, spread = row["error_ratio"], row["engine_spread_ratio"]
+    return error is not None and spread is not None and abs(error) <= spread
+
+
+def _latency_table(metrics: Mapping[str, Any]) -> Table:
+    table = _table()
+    table.add_column("latency")
+    for column in (*_COLUMNS, "n"):
+        table.add_column(column, justify="right")
+    for name in _LATENCIES:
+        summary = metrics[name]
+        scale, unit = time_unit(summary["p50"] or summary["max"] or 0.0)
+        figures = [NOTHING if summary[column] is None else f"{summary[column] / scale:,.2f}" for column in _COLUMNS]
+        table.add_row(f"{metric_label(name)} ({unit})", *figures, f"{summary['n']:,}")
+    return table
+
+
+def _figure_table(metrics: Mapping[str, Any]) -> Table:
+    """Two figures a row, those that the run does not define left out."""
+    known = [(name, value) for name in _KEY_FIGURES if (value := _figure(metrics, name)) is not None]
+    cells = [(metric_label(name), metric_text(name, value)) for name, value in known]
+    outcomes = [(f"Requests {outcome}", f"{num:,}") for outcome, num in metrics["outcomes"].items() if num]
+    cells += outcomes
+    half = (len(cells) + 1) // 2
+    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 1))
+    for _ in range(2):
+        table.add_column()
+        table.add_column(justify="right")
+    for row in range(half):
+        right = cells[half + row] if half + row < len(cells) else ("", "")
+        table.add_row(*cells[row], *right)
+    return table
+
+
+def _table() -> Table:
+    return Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False, padding=(0, 1, 0, 0))
+
+
+def _figure(metrics: Mapping[str, Any], name: str) -> float | None:
+    key, _, part = name.partition(".")
+    value = metrics.get(key)
+    return value.get(part) if part and value is not None else value
+
+
+def _varies(labels: Sequence[Mapping[str, Any]], name: str) -> bool:
+    return len({str(row.get(name)) for row in labels}) > 1

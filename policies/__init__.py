@@ -1,0 +1,1 @@
+"""Every policy that ships with kvtwin: plain classes over `core.interfaces`, one file a policy."""

@@ -1,0 +1,24 @@
+"""Admission policies: may the head of the queue run now?"""
+
+from __future__ import annotations
+
+from core.interfaces import Admission, AdmissionPolicy, PolicyEnv, SchedulerView
+from core.request import Request
+
+
+class Reservation(AdmissionPolicy):
+    """Admits where the first chunk fits, the watermark stays free and, with `full_prompt`, the whole known text would fit.
+
+    The watermark is a share of the pool that only admissions must leave free, and only while anything runs; `num_null_blocks`
+    are blocks that an engine counts in that share but cannot use (vLLM 0.33: 1). Greedy is `full_prompt=False, watermark=0`.
+    """
+
+    def __init__(self, env: PolicyEnv, full_prompt: bool = True, watermark: float = 0.0, num_null_blocks: int = 0) -> None:
+        super().__init__(env)
+        self._full_prompt = full_prompt
+        self._watermark_blocks = 0 if env.num_blocks is None else int(watermark * (env.num_blocks + num_null_blocks))
+
+    def admit(self, request: Request, num_new_blocks: int, view: SchedulerView) -> Admission:
+        watermark_blocks = self._watermark_blocks if view.num_running else 0
+        needed = max(num_new_blocks, view.num_full_blocks) if self._full_prompt else num_new_blocks
+        return Admission.ADMIT if needed + watermark_blocks <= view.num_free_blocks else Admission.WAIT

@@ -1,0 +1,1 @@
+"""Allocation policies: how many blocks a sequence holds for its tokens."""

@@ -1,0 +1,22 @@
+"""Queue policies: who of the waiting is the head."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from core.interfaces import QueuePolicy
+from core.request import Request
+
+
+class FCFS(QueuePolicy):
+    """First come, first served; preempted requests go to the front."""
+
+    def key(self, request: Request) -> Any:
+        return request.queue_position
+
+
+class Priority(QueuePolicy):
+    """Least (priority, arrival, id) first: a lower number is more urgent (vLLM 0.33)."""
+
+    def key(self, request: Request) -> Any:
+        return (request.priority, request.arrival_ps, request.request_id)

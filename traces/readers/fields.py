@@ -1,0 +1,86 @@
+"""Values of one row: whole numbers and exact times, or BadRow."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from decimal import Decimal
+from typing import Any
+
+from traces.readers.source import BadRow
+
+INT64_MAX = 2**63 - 1
+MAX_TOKENS = 2**31 - 1
+PS_PER_MS = 10**9
+PS_PER_S = 10**12
+
+
+def json_object(line: str) -> dict[str, Any]:
+    """The JSON object on one line; numbers with a point come as Decimal, so that times stay exact."""
+    try:
+        row = json.loads(line, parse_float=Decimal)
+    except (ValueError, RecursionError) as error:
+        start = getattr(error, "pos", 0)
+        raise BadRow("malformed_row", f"at character {start + 1}", line[start:], "one JSON object a line") from error
+    if not isinstance(row, dict):
+        raise BadRow("malformed_row", "at character 1", line, "one JSON object a line")
+    return row
+
+
+def required(row: dict[str, Any], key: str, expected: str) -> Any:
+    """The value under `key`, which must be there."""
+    if key not in row:
+        raise BadRow("missing_value", key, None, expected)
+    return row[key]
+
+
+def whole_number(key: str, value: object, least: int = -INT64_MAX, most: int = INT64_MAX) -> int:
+    """An integer between two bounds, in 64 bits (true, text and 1.0 are not integers)."""
+    if type(value) is not int or not least <= value <= most:
+        raise BadRow("bad_value", key, value, f"a whole number from {least} to {most}")
+    return value
+
+
+def num_tokens(key: str, value: object, what: str) -> int:
+    """A number of tokens; zero has a reason of its own (`zero_prompt`, `zero_output`): so are failed calls logged."""
+    if type(value) is int and value == 0:
+        raise BadRow(f"zero_{what}", key, value, f"at least 1 {what} token (on_error=skip leaves such rows out)")
+    return whole_number(key, value, least=1, most=MAX_TOKENS)
+
+
+def time_ps(key: str, value: object, ps_per_unit: int) -> int:
+    """A time from 0 on in picoseconds, exactly: no float is involved."""
+    if type(value) not in (int, Decimal):
+        raise BadRow("bad_time", key, value, "a number from 0 on")
+    number = value if isinstance(value, int) else Decimal(str(value))
+    latest = INT64_MAX // ps_per_unit
+    if not 0 <= number <= latest:
+        raise BadRow("bad_time", key, value, f"a number from 0 to {latest} (106 days; is the unit right?)")
+    exact_ps = number * ps_per_unit
+    if exact_ps != int(exact_ps):
+        raise BadRow("bad_time", key, value, "no finer than a picosecond")
+    return int(exact_ps)
+
+
+def whole_numbers(key: str, values: object) -> list[int]:
+    """A list of integers that fit in 64 bits."""
+    if not isinstance(values, list):
+        raise BadRow("bad_value", key, values, "a list of whole numbers")
+    if not _all_int64(values):
+        culprit = next(value for value in values if not _all_int64([value]))
+        raise BadRow("bad_value", key, culprit, "whole numbers below 2^63")
+    return values
+
+
+def block_ids(key: str, values: object, num_prompt_tokens: int, hash_block_tokens: int) -> list[int]:
+    """One id a block of the prompt, the partial last block included."""
+    ids = whole_numbers(key, values)
+    num_blocks = -(-num_prompt_tokens // hash_block_tokens)
+    if len(ids) != num_blocks:
+        expected = f"{num_blocks} = ceil({num_prompt_tokens} / {hash_block_tokens})"
+        raise BadRow("hash_block_mismatch", key, f"{len(ids)} ids", expected)
+    return ids
+
+
+def _all_int64(values: Iterable[object]) -> bool:
+    return all(type(value) is int and -INT64_MAX <= value <= INT64_MAX for value in values)

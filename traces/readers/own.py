@@ -1,0 +1,129 @@
+"""kvtwin's own format, JSON lines: a header `{"kvtwin": "trace/1", "name": …, "licence": …}`, then an object a request.
+
+Keys of a request: `arrival_s`, `num_prompt_tokens`, `num_output_tokens` (the counts may be left out where segments tell
+them); optional `hash_ids` (with `hash_block_tokens` in the header), `prompt_segments` and `output_segments` (lists of
+[start_token, num_tokens]), `session_id`, `parent` (number of an earlier request of this file, from 0), `think_time_s`,
+`priority`, `tenant`, `hash_salt`, `num_samples`, `cancel_after_s`. Times are seconds, exact to the picosecond; `null`
+stands for "none".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from core.errors import InputError
+from traces.readers.fields import json_object, whole_number
+from traces.readers.own_row import OPTIONAL_KEYS, Row, RowParser
+from traces.readers.source import BadRow, BadRows, Source, parse_rows, require_rows
+from traces.schema import Ragged, Trace
+
+NAME = "kvtwin"
+DESCRIPTION = 'JSON lines that start with the header {"kvtwin": "trace/1"}'
+SCHEMA = "trace/1"
+
+
+def recognises(head: Sequence[str]) -> bool:
+    """Whether the first line of a file is this format's header."""
+    try:
+        return bool(head) and "kvtwin" in json_object(head[0])
+    except BadRow:
+        return False
+
+
+def read(source: Source, bad_rows: BadRows) -> Trace:
+    """Read the trace; times keep the file's own origin."""
+    lines = list(source.numbered_lines())
+    header = _header(source, lines.pop(0) if lines else (1, ""))
+    parsed = parse_rows(source, iter(lines), RowParser(header.hash_block_tokens), bad_rows)
+    row_numbers = {line_number: index for index, (line_number, _) in enumerate(lines)}
+    rows = _linked(source, parsed, row_numbers, bad_rows)
+    content = rows[0].content
+    return Trace(
+        name=header.name or source.path.stem,
+        arrival_ps=np.array([row.arrival_ps for row in rows], dtype=np.int64),
+        num_prompt_tokens=np.array([row.num_prompt_tokens for row in rows], dtype=np.int64),
+        num_output_tokens=np.array([row.num_output_tokens for row in rows], dtype=np.int64),
+        hash_block_tokens=header.hash_block_tokens,
+        hash_ids=Ragged.of_ids([row.hash_ids for row in rows]) if "hash_ids" in content else None,
+        prompt_segments=_segments_column(rows, "prompt_segments"),
+        output_segments=_segments_column(rows, "output_segments"),
+        sha256=source.sha256,
+        num_dropped=bad_rows.num_dropped(),
+        licence=header.licence,
+        **_optional_columns(rows),
+    ).sorted_by_arrival()
+
+
+class _Header(NamedTuple):
+    name: str
+    licence: str
+    hash_block_tokens: int | None
+
+
+def _header(source: Source, numbered_line: tuple[int, str]) -> _Header:
+    line_number, line = numbered_line
+    try:
+        return _parse_header(line)
+    except BadRow as bad:
+        where = f"{source.path}, line {line_number} (the header), key {bad.column}"
+        raise InputError(f"{where}: {bad.value!r}; expected {bad.expected}") from bad
+
+
+def _parse_header(line: str) -> _Header:
+    header = json_object(line)
+    if header.get("kvtwin") != SCHEMA:
+        raise BadRow("header", "kvtwin", header.get("kvtwin"), repr(SCHEMA))
+    for key in ("name", "licence"):
+        if not isinstance(header.get(key, ""), str):
+            raise BadRow("header", key, header[key], "a text")
+    block = header.get("hash_block_tokens")
+    hash_block_tokens = None if block is None else whole_number("hash_block_tokens", block, least=1)
+    return _Header(header.get("name", ""), header.get("licence", ""), hash_block_tokens)
+
+
+def _linked(source: Source, parsed: list[tuple[int, Row]], row_numbers: dict[int, int], bad_rows: BadRows) -> list[Row]:
+    """The rows with `parent` as index into the result; a row whose parent was left out becomes a root."""
+    rows: list[Row] = []
+    new_index: dict[int, int] = {}
+    for line_number, row in parsed:
+        try:
+            row = _link(row, row_numbers[line_number], new_index, rows)
+        except BadRow as bad:
+            bad_rows.handle(source, line_number, bad)
+            continue
+        new_index[row_numbers[line_number]] = len(rows)
+        rows.append(row)
+    require_rows(source, len(rows), bad_rows)
+    return rows
+
+
+def _link(row: Row, row_number: int, new_index: dict[int, int], rows: Sequence[Row]) -> Row:
+    parent = row.optional.get("parent", -1)
+    if parent == -1:
+        return row
+    if parent >= row_number:
+        raise BadRow("bad_parent", "parent", parent, f"an earlier request, below {row_number}")
+    if parent not in new_index:
+        orphaned = {key: -1 for key in ("parent", "think_time_s") if key in row.optional}
+        return replace(row, optional=row.optional | orphaned)
+    if rows[new_index[parent]].arrival_ps > row.arrival_ps:
+        raise BadRow("bad_parent", "parent", parent, "a request that arrives no later than this one")
+    return replace(row, optional=row.optional | {"parent": new_index[parent]})
+
+
+def _segments_column(rows: Sequence[Row], key: str) -> Ragged | None:
+    return Ragged.of_segments([getattr(row, key) for row in rows]) if key in rows[0].content else None
+
+
+def _optional_columns(rows: Sequence[Row]) -> dict[str, Any]:
+    """The columns of the optional keys that any row has, with the default where a row lacks it."""
+    present = {key for row in rows for key in row.optional}
+    return {
+        optional.column: np.array([row.optional.get(key, optional.default) for row in rows], dtype=np.int64)
+        for key, optional in OPTIONAL_KEYS.items()
+        if key in present
+    }

@@ -37,6 +37,11 @@ def relative_spread(repeats: Sequence[float]) -> float | None:
     return (max(repeats) - min(repeats)) / middle
 
 
+def is_within_spread(error_ratio: float | None, spread_ratio: float | None) -> bool:
+    """Whether the simulator's error is no larger than what two runs of the engine differ by."""
+    return error_ratio is not None and spread_ratio is not None and abs(error_ratio) <= spread_ratio
+
+
 def paired_errors(simulated: Floats, measured: Floats) -> dict[str, float | int | None]:
     """Errors of paired latencies, [num_requests] each; a pair with an undefined side is left out.
 

@@ -96,7 +96,9 @@ def ratio_text(value: float | None) -> str:
 
 def error_text(value: float | None) -> str:
     """A signed error in per cent."""
-    return NOTHING if value is None else f"{value * 100:+.1f} %".replace("-", "−")
+    if value is None:
+        return NOTHING
+    return f"{value * 100:+.1f} %".replace("-", "−") if abs(value) >= 0.0005 else "0.0 %"
 
 
 def spread_text(value: float | None) -> str:

@@ -10,6 +10,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from kvtwin.agreement import is_within_spread
 from kvtwin.formatting import (
     COMPARED,
     NOTHING,
@@ -38,12 +39,12 @@ _KEY_FIGURES = (
 )
 # Short headings: a row of a sweep should fit 80 columns.
 _SWEEP_FIGURES = {
-    "output_tokens_per_s": "throughput",
-    "ttft_s.p50": "TTFT p50",
-    "ttft_s.p99": "TTFT p99",
-    "tpot_s.p50": "TPOT p50",
-    "prefix_hit_ratio": "hits",
-    "kv_utilization_ratio.time_mean": "KV use",
+    "output_tokens_per_s": "tok/s",
+    "ttft_s.p50": "TTFT\np50",
+    "ttft_s.p99": "TTFT\np99",
+    "tpot_s.p50": "TPOT\np50",
+    "prefix_hit_ratio": "prefix\nhits",
+    "kv_utilization_ratio.time_mean": "KV\nuse",
     "num_evictions": "evicted",
     "num_preemptions": "preempted",
 }
@@ -76,9 +77,10 @@ def sweep_table(summaries: Sequence[Mapping[str, Any]]) -> Table:
     for name in varying:
         table.add_column(name, style="bold", no_wrap=True)
     for heading in _SWEEP_FIGURES.values():
-        table.add_column(heading, justify="right")
+        table.add_column(heading, justify="right", no_wrap=True)
     for summary, row in zip(summaries, labels, strict=True):
-        figures = [metric_text(name, _figure(summary["metrics"], name)) for name in _SWEEP_FIGURES]
+        texts = [metric_text(name, _figure(summary["metrics"], name)) for name in _SWEEP_FIGURES]
+        figures = [text.removesuffix(" tok/s") for text in texts]
         table.add_row(*(str(row.get(name, NOTHING)) for name in varying), *figures)
     return table
 
@@ -93,7 +95,10 @@ def comparison_table(comparison: Mapping[str, Any]) -> Table:
         row = comparison["metrics"].get(name)
         if row is None:
             continue
-        error = Text(error_text(row["error_ratio"]), style="green" if is_within_spread(row) else "")
+        error = Text(
+            error_text(row["error_ratio"]),
+            style="green" if is_within_spread(row["error_ratio"], row["engine_spread_ratio"]) else "",
+        )
         table.add_row(
             metric_label(name),
             metric_text(name, row["simulated"]),
@@ -102,12 +107,6 @@ def comparison_table(comparison: Mapping[str, Any]) -> Table:
             spread_text(row["engine_spread_ratio"]),
         )
     return table
-
-
-def is_within_spread(row: Mapping[str, float | None]) -> bool:
-    """Whether the simulator's error is no larger than what two runs of the engine differ by."""
-    error, spread = row["error_ratio"], row["engine_spread_ratio"]
-    return error is not None and spread is not None and abs(error) <= spread
 
 
 def _latency_table(metrics: Mapping[str, Any]) -> Table:

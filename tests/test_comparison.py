@@ -11,7 +11,7 @@ from synthetic_runs import request_arrays, step_arrays, synthetic_run
 
 from core.errors import InputError
 from core.metrics import Records, RequestColumns, StepColumns, compute_metrics
-from kvtwin.agreement import ks_distance, ranking_agreement, relative_error, relative_spread
+from kvtwin.agreement import is_within_spread, ks_distance, ranking_agreement, relative_error, relative_spread
 from kvtwin.comparison import Lockstep, compare_runs, is_saturated
 from kvtwin.formatting import error_text, metric_label, metric_text
 from kvtwin.store import write_run
@@ -150,6 +150,7 @@ def test_small_statistics():
     assert relative_error(0.0, 0.0) == 0.0
     assert relative_error(3.0, 0.0) is None
     assert relative_spread([0, 0]) == 0.0
+    assert [is_within_spread(-0.02, spread) for spread in (0.02, 0.01, None)] == [True, False, False]
     assert ks_distance(np.array([1.0, 2.0]), np.array([3.0, 4.0])) == 1.0
     assert ks_distance(np.array([1.0, np.nan]), np.array([1.0])) == 0.0
     assert ks_distance(np.array([np.nan]), np.array([1.0])) is None
@@ -163,7 +164,7 @@ def test_a_metrics_name_decides_its_unit():
     assert metric_text("swapped_bytes", 1_500_000) == "1.50 MB"
     assert metric_text("num_preemptions", 12.5) == "12.5"
     assert metric_label("kv_utilization_ratio.time_mean") == "KV use, mean"
-    assert error_text(-0.0599) == "−6.0 %"
+    assert [error_text(value) for value in (-0.0599, 0.0, None)] == ["−6.0 %", "0.0 %", "–"]
 
 
 def test_tables_are_plain_in_a_pipe_and_name_what_varies(tmp_path):

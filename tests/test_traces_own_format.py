@@ -42,11 +42,8 @@ def traces(draw) -> Trace:
     if "parent" in optional:
         optional["parent"] = np.array([draw(st.integers(-1, row - 1)) for row in range(n)])
     block = draw(st.none() | st.integers(1, 4))
-    ids = (
-        [draw(st.lists(st.integers(0, 2**62), min_size=-(-p // block), max_size=-(-p // block))) for p in prompt]
-        if block
-        else []
-    )
+    num_blocks = [-(-int(length) // block) for length in prompt] if block else []
+    ids = [draw(st.lists(st.integers(0, 2**62), min_size=num, max_size=num)) for num in num_blocks]
     segments = draw(st.booleans())
     return Trace(
         name=draw(TEXT) or "trace",

@@ -146,6 +146,14 @@ def test_a_bad_row_is_refused_with_its_place_or_counted_by_reason(reason, row, r
     assert trace.num_dropped == {reason: 1}
 
 
+def test_failed_calls_are_left_out_and_counted_by_reason(read):
+    rows = [(10, 1), (20, 0), (0, 0), (30, 3), (40, 4), (50, 5)]
+    text = AZURE + "\n".join(f"2023-11-16 00:00:0{i},{num_in},{num_out}" for i, (num_in, num_out) in enumerate(rows))
+    trace = read(text, on_error="skip")
+    assert trace.num_requests == 4
+    assert trace.num_dropped == {"zero_output": 1, "zero_prompt": 1}
+
+
 def test_the_message_names_the_value(read):
     with pytest.raises(InputError, match="line 2, column ContextTokens: '12x'; expected a whole number from 1"):
         read(AZURE + "2023-11-16 00:00:01,12x,3\n")
@@ -170,7 +178,7 @@ def test_times_that_leave_64_bits_are_refused(read):
         "a,b,c\n1,2,3\n",
         '{"prompt": "hello"}',
         "\n\n",
-        '{"chat_id": 1, "parent_chat_id": -1, "timestamp": 61.114, "input_length": 5, "output_length": 5, "hash_ids": [1]}',
+        '{"chat_id": 1, "timestamp": 61.114, "input_length": 5, "output_length": 5, "hash_ids": [1]}',
     ],
 )
 def test_an_unknown_format_lists_the_known_ones(text, read):
@@ -180,9 +188,9 @@ def test_an_unknown_format_lists_the_known_ones(text, read):
 
 def test_format_and_on_error_by_name(read):
     assert read(mooncake(), format="mooncake").num_requests == 1
-    with pytest.raises(InputError, match="trace.format='monncake' is unknown.*mooncake"):
+    with pytest.raises(InputError, match=r"trace\.format='monncake' is unknown.*mooncake"):
         read(mooncake(), format="monncake")
-    with pytest.raises(InputError, match="trace.on_error='ignore' is unknown; expected one of fail, skip"):
+    with pytest.raises(InputError, match=r"trace\.on_error='ignore' is unknown; expected one of fail, skip"):
         read(mooncake(), on_error="ignore")
     with pytest.raises(InputError, match="line 1 \\(the header\\), key kvtwin: None; expected 'trace/1'"):
         read(mooncake(), format="kvtwin")
@@ -195,7 +203,7 @@ def test_a_bad_first_row_does_not_hide_the_format(read):
 
 
 def test_files_that_cannot_be_read(tmp_path):
-    with pytest.raises(InputError, match="absent.csv: cannot be read"):
+    with pytest.raises(InputError, match=r"absent\.csv: cannot be read"):
         read_trace(tmp_path / "absent.csv")
     with pytest.raises(InputError, match="cannot be read"):
         read_trace(tmp_path)

@@ -88,7 +88,8 @@ class Trace:
         parent = new_row[self.parent[kept]]
         if taken.think_time_ps is None:
             return replace(taken, parent=parent)
-        return replace(taken, parent=parent, think_time_ps=np.where(parent < 0, -1, taken.think_time_ps))
+        orphaned = (parent < 0) & (self.parent[kept] >= 0)
+        return replace(taken, parent=parent, think_time_ps=np.where(orphaned, -1, taken.think_time_ps))
 
     def sorted_by_arrival(self) -> Trace:
         """The same requests by arrival time; requests that arrive together keep their order."""

@@ -9,6 +9,8 @@ import numpy as np
 from core.errors import InputError
 from traces.schema import IntArray, Ragged, Trace
 
+_MAX_IDS = 2**32  # more than any trace has; a fixed number, so that tokens do not depend on the trace's length
+
 
 class _Tree(NamedTuple):
     """The hash ids of a trace as a tree. Ranks number the ids by first appearance, so `limit` changes no rank."""
@@ -47,7 +49,7 @@ class HashTokens:
                 f"trace {trace.name!r}: {fan_out} different blocks follow the same prefix; expected a vocabulary of at"
                 f" least {max(2, fan_out)} tokens to tell them apart, this one has {self._num_usable}"
             )
-        self._num_digits = _num_digits(len(self._tree.rank), self._num_usable)
+        self._num_digits = _num_digits(_MAX_IDS, self._num_usable)
 
     def prompt_tokens(self, row: int) -> IntArray:
         """The prompt of one request, int64 `[num_prompt_tokens]`."""

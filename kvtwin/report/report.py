@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from core.errors import InputError
+from kvtwin.agreement import is_within_spread
 from kvtwin.comparison import LATENCIES
 from kvtwin.formatting import COMPARED, NOTHING, error_text, metric_label, metric_text, ratio_text, spread_text
 from kvtwin.report import verdict as words
@@ -16,7 +17,6 @@ from kvtwin.report.latency_charts import latency_cdf, latency_scatter
 from kvtwin.report.page import Section, Tile, chart_grid, code, render_page, table, tiles
 from kvtwin.report.time_charts import kv_use, load
 from kvtwin.store import Run, write_atomically
-from kvtwin.tables import is_within_spread
 
 _TILES = (
     "output_tokens_per_s",
@@ -153,7 +153,8 @@ def _error_table(comparison: Mapping[str, Any]) -> str:
         ]
         for name, row in zip(names, rows, strict=True)
     ]
-    marked = [index for index, row in enumerate(rows) if is_within_spread(row)]
+    within = [is_within_spread(row["error_ratio"], row["engine_spread_ratio"]) for row in rows]
+    marked = [index for index, is_within in enumerate(within) if is_within]
     return _panel(table(("metric", "simulated", "measured", "error", "engine's spread"), cells, marked))
 
 

@@ -88,7 +88,7 @@ def _comparison_warnings(sim: Run, engine_runs: Sequence[Run], comparison: Mappi
     for side, ids in comparison["unmatched"].items():
         if ids:
             listed = ", ".join(str(number) for number in ids[:8]) + (", …" if len(ids) > 8 else "")
-            yield f"{len(ids)} requests finished on one side only ({side.replace('_', ' ')}): {listed}."
+            yield f"{len(ids)} requests finished on one side only ({side.replace('_', ' ')}): {listed}"
     if not comparison["capacity"]["equal"]:
         yield "The two pools hold the same number of blocks but differ in bytes per token."
 

@@ -14,10 +14,9 @@ SAMPLE_NAMES = ("chat", "agent_sessions", "long_documents")
 def sample_path(name: str) -> Path:
     """The file of a bundled trace; raises InputError, naming the near ones, if there is none of that name."""
     if name not in SAMPLE_NAMES:
-        near = get_close_matches(name, SAMPLE_NAMES, n=1) or SAMPLE_NAMES
-        raise InputError(
-            f"no bundled trace {name!r}; expected {' or '.join(near)} (bundled: {', '.join(SAMPLE_NAMES)})"
-        )
+        near = get_close_matches(name, SAMPLE_NAMES, n=1)
+        hint = f" (near: {near[0]})" if near else ""
+        raise InputError(f"no bundled trace {name!r}{hint}; expected one of {', '.join(SAMPLE_NAMES)}")
     return _path(f"{name}.jsonl")
 
 

@@ -1,0 +1,39 @@
+"""Where requests come from: the inputs of a run in order of time, the same for simulator and engine."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from enum import Enum
+from typing import NamedTuple
+
+from core.request import Request
+
+
+class InputKind(Enum):
+    ARRIVE = "arrive"
+    CANCEL = "cancel"
+
+
+class Input(NamedTuple):
+    """Something that enters the control plane at `time_ps`."""
+
+    time_ps: int
+    kind: InputKind
+    request: Request
+
+
+class RequestSource(ABC):
+    """Hands out arrivals and cancellations in order of time. What is known of the future may grow when a request is done."""
+
+    @abstractmethod
+    def next_ps(self) -> int | None:
+        """Time of the earliest input that is known and not yet handed out."""
+
+    @abstractmethod
+    def pop_due(self, now_ps: int) -> Iterator[Input]:
+        """All inputs up to and including `now_ps`; an arrival makes its Request here, not before."""
+
+    @abstractmethod
+    def on_done(self, request: Request, now_ps: int) -> None:
+        """`request` ended at `now_ps`: what waited for it (a session's next turn, a client's next request) becomes known."""

@@ -1,0 +1,118 @@
+"""What runs at the same time, in SimPy: a source of requests and a replica. One event per span, never per token."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import simpy
+from simpy.events import URGENT
+
+from core.plan import StepPlan, StepResult
+from core.request import Request
+from core.scheduler import Scheduler
+from core.source import Input, InputKind, RequestSource
+from sim.executor import CostExecutor
+
+
+class UrgentTimeout(simpy.Event):
+    """A timeout that precedes every ordinary event of its instant: an arrival that ties with the end of a step is seen by it."""
+
+    def __init__(self, env: simpy.Environment, delay_ps: int) -> None:
+        super().__init__(env)
+        self._ok = True
+        self._value = None
+        env.schedule(self, URGENT, delay_ps)
+
+
+class Replica:
+    """One scheduler and its executor. Idle, it plans when woken; busy, it is woken when its span ends.
+
+    State changes only when a span ends or an input arrives; an input in the midst of a span first catches up with the steps
+    that have begun, so that decisions are those of single steps.
+    """
+
+    def __init__(self, env: simpy.Environment, scheduler: Scheduler, executor: CostExecutor) -> None:
+        self._env = env
+        self._scheduler = scheduler
+        self._executor = executor
+        self._plan: StepPlan | None = None  # in flight
+        self._alarm: simpy.Event | None = None  # the event that will wake it; others are stale
+        self.on_done: Callable[[list[Request]], None] = lambda requests: None
+
+    def take(self, given: Input) -> None:
+        """An arrival or a cancellation, now."""
+        scheduler, now_ps = self._scheduler, int(self._env.now)
+        if self._plan is not None:
+            scheduler.extend(self._plan, self._executor.begun(now_ps))
+        if given.kind is InputKind.ARRIVE:
+            if not scheduler.add(given.request, now_ps):
+                self.on_done([given.request])
+                return
+            must_cut = scheduler.wants_step_now(given.request)
+        else:
+            scheduler.cancel(given.request, now_ps)
+            self.on_done([given.request])
+            must_cut = True
+        if self._plan is None:
+            self._wake_after(0)
+        elif must_cut:
+            self._wake_after(self._executor.cut(now_ps) - now_ps)
+
+    def _wake_after(self, delay_ps: int) -> None:
+        if self._alarm is not None and self._plan is None:
+            return  # idle and already woken for this instant
+        self._alarm = self._env.timeout(delay_ps)
+        self._alarm.callbacks.append(self._on_alarm)
+
+    def _on_alarm(self, alarm: simpy.Event) -> None:
+        if alarm is not self._alarm:
+            return  # stale: the span was cut
+        self._alarm = None
+        if self._plan is not None:
+            plan, self._plan = self._plan, None
+            self.on_done(self._scheduler.commit(plan, StepResult(self._executor.collect())))
+        self._begin_step()
+
+    def _begin_step(self) -> None:
+        now_ps = int(self._env.now)
+        plan = self._scheduler.schedule(now_ps)
+        while plan is not None and plan.is_empty and plan.preempted:
+            plan = self._scheduler.schedule(now_ps)
+        if plan is None or plan.is_empty:
+            return  # nothing to do until the next input
+        self._plan = plan
+        self._wake_after(self._executor.submit(plan) - now_ps)
+
+
+class Source:
+    """Delivers the inputs of a run to the replica at their times, and the follow-ups of requests that are done."""
+
+    def __init__(self, env: simpy.Environment, source: RequestSource, replica: Replica) -> None:
+        self._env = env
+        self._source = source
+        self._replica = replica
+        self._armed_ps: int | None = None
+        self._is_delivering = False
+        replica.on_done = self._on_done
+        self._deliver()
+
+    def _on_done(self, requests: list[Request]) -> None:
+        for request in requests:
+            self._source.on_done(request, int(self._env.now))
+        if not self._is_delivering:  # else the delivery under way goes on with what just became due
+            self._deliver()
+
+    def _deliver(self) -> None:
+        """Hands over what is due now, and sets the alarm for the next."""
+        self._is_delivering = True
+        for given in self._source.pop_due(int(self._env.now)):
+            self._replica.take(given)
+        self._is_delivering = False
+        next_ps = self._source.next_ps()
+        if next_ps is not None and next_ps != self._armed_ps:
+            self._armed_ps = next_ps
+            UrgentTimeout(self._env, next_ps - int(self._env.now)).callbacks.append(self._on_alarm)
+
+    def _on_alarm(self, alarm: simpy.Event) -> None:
+        self._armed_ps = None
+        self._deliver()

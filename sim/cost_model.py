@@ -1,0 +1,63 @@
+"""What a step costs: models that turn a step's work into integer picoseconds."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from core.plan import StepPlan
+
+
+@dataclass(frozen=True, slots=True)
+class StepWork:
+    """What a cost model may know of a step. `chunks` are (new tokens, tokens with KV before them).
+
+    `decode_context_tokens` are the KV tokens that the decodes read, their own new ones included.
+    """
+
+    step: int
+    chunks: tuple[tuple[int, int], ...] = ()
+    num_decodes: int = 0
+    decode_context_tokens: int = 0
+    num_swapped_blocks: int = 0
+    num_copied_blocks: int = 0
+
+    @property
+    def num_prefill_tokens(self) -> int:
+        return sum(num_new for num_new, _ in self.chunks)
+
+    @property
+    def prefill_pairs(self) -> int:
+        """Query-key pairs of causal prefill attention."""
+        return sum(num_new * num_computed + num_new * (num_new + 1) // 2 for num_new, num_computed in self.chunks)
+
+
+def work_of(plan: StepPlan) -> StepWork:
+    return StepWork(
+        plan.step,
+        tuple((chunk.num_new, chunk.num_computed) for chunk in plan.chunks),
+        plan.num_decodes,
+        plan.decode_context_tokens,
+        len(plan.swap_outs) + len(plan.swap_ins),
+        len(plan.copies),
+    )
+
+
+class CostModel(ABC):
+    """Prices steps. A model that can solve a run of decode steps in closed form overrides `decode_span_ps`."""
+
+    @abstractmethod
+    def step_ps(self, work: StepWork) -> int:
+        """Duration of one step, in picoseconds; at least 1."""
+
+    def decode_span_ps(self, work: StepWork, max_steps: int) -> Sequence[int]:
+        """Durations of the next steps, at most `max_steps`, while the batch of `work` only decodes. Here: one step at a time."""
+        return (self.step_ps(work),)
+
+
+def arithmetic_steps(first_ps: int, growth_ps: int, num_steps: int) -> Sequence[int]:
+    """`num_steps` durations that grow by `growth_ps` a step; O(1) unless they are all equal."""
+    if growth_ps == 0:
+        return (first_ps,) * num_steps
+    return range(first_ps, first_ps + growth_ps * num_steps, growth_ps)

@@ -1,0 +1,161 @@
+"""Replays a trace: makes each row's Request when it arrives, and lets sessions and closed loops wait for answers."""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+from itertools import chain
+
+from core.content import BlockKeys, HashKeys, PrivateKeys, TokenKeys
+from core.errors import InputError
+from core.request import Request
+from core.source import Input, InputKind, RequestSource
+from traces.schema import Trace
+
+
+class Arrivals(Enum):
+    """When requests arrive: as the trace says, or by a rule that ignores its times."""
+
+    RECORDED = "recorded"  # turns of a session: think time after the answer before
+    SEQUENTIAL = "sequential"  # one request at a time
+    ALL_AT_ONCE = "all_at_once"  # sessions still wait for their answers
+    CLOSED_LOOP = "closed_loop"  # `concurrency` clients, each sends its next request when it has its answer
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayConfig:
+    block_size_tokens: int
+    arrivals: Arrivals = Arrivals.RECORDED
+    concurrency: int = 1
+    max_model_len: int | None = None  # a row with more tokens than that is rejected
+
+
+class TraceSource(RequestSource):
+    """Inputs of one run. `num_output_tokens` overrides the trace's outputs, for the replay of a run that stopped early."""
+
+    def __init__(self, trace: Trace, config: ReplayConfig, num_output_tokens: dict[int, int] | None = None) -> None:
+        self._trace = trace
+        self._config = config
+        self._num_output_tokens = num_output_tokens or {}
+        self._due: list[tuple[int, int, int]] = []  # (time, 0 for arrivals and 1 for cancellations, row)
+        self._alive: dict[int, Request] = {}
+        self._children: dict[int, list[int]] = {}
+        self._backlog: deque[int] = deque()  # rows that wait for a client of a closed loop
+        self._recorded: deque[int] = deque()  # rows that arrive when the trace says, in order
+        self._arrival_ps: list[int] = trace.arrival_ps.tolist()
+        self._num_prompt_tokens: list[int] = trace.num_prompt_tokens.tolist()
+        self._trace_output_tokens: list[int] = trace.num_output_tokens.tolist()
+        self._start()
+
+    def _start(self) -> None:
+        roots = range(self._trace.num_requests)
+        if self._trace.parent is not None and self._waits_for_parents:
+            parents = self._trace.parent.tolist()
+            roots_left = []
+            for row, parent in enumerate(parents):
+                if parent < 0:
+                    roots_left.append(row)
+                else:
+                    self._children.setdefault(parent, []).append(row)
+            rows: deque[int] = deque(roots_left)
+        else:
+            rows = deque(roots)
+        if self._config.arrivals is Arrivals.RECORDED:
+            self._recorded = rows
+        elif self._config.arrivals is Arrivals.ALL_AT_ONCE:
+            for row in rows:
+                heapq.heappush(self._due, (0, 0, row))
+        else:
+            self._backlog = rows
+            for _ in range(self._num_clients):
+                self._release_backlog(0)
+
+    @property
+    def _waits_for_parents(self) -> bool:
+        """A sequential replay keeps the trace's order, in which a parent precedes its turns anyway."""
+        return self._config.arrivals is not Arrivals.SEQUENTIAL
+
+    @property
+    def _num_clients(self) -> int:
+        if self._config.arrivals is Arrivals.SEQUENTIAL:
+            return 1
+        if self._config.concurrency < 1:
+            raise InputError(f"trace.concurrency={self._config.concurrency}: a closed loop needs at least 1 client")
+        return self._config.concurrency
+
+    def _release_backlog(self, now_ps: int) -> None:
+        if self._backlog:
+            heapq.heappush(self._due, (now_ps, 0, self._backlog.popleft()))
+
+    def next_ps(self) -> int | None:
+        times = [self._due[0][0]] if self._due else []
+        if self._recorded:
+            times.append(self._arrival_ps[self._recorded[0]])
+        return min(times, default=None)
+
+    def pop_due(self, now_ps: int) -> Iterator[Input]:
+        while self._recorded and self._arrival_ps[self._recorded[0]] <= now_ps:
+            row = self._recorded.popleft()
+            heapq.heappush(self._due, (self._arrival_ps[row], 0, row))
+        while self._due and self._due[0][0] <= now_ps:
+            time_ps, is_cancellation, row = heapq.heappop(self._due)
+            if is_cancellation:
+                if row in self._alive:
+                    yield Input(time_ps, InputKind.CANCEL, self._alive[row])
+            else:
+                yield Input(time_ps, InputKind.ARRIVE, self._arrive(row, time_ps))
+
+    def _arrive(self, row: int, time_ps: int) -> Request:
+        request = self._request(row, time_ps)
+        self._alive[row] = request
+        if request.cancel_ps >= 0:
+            heapq.heappush(self._due, (request.cancel_ps, 1, row))
+        return request
+
+    def _request(self, row: int, time_ps: int) -> Request:
+        trace = self._trace
+        num_output = self._num_output_tokens.get(row, self._trace_output_tokens[row])
+        if (
+            self._config.max_model_len is not None
+            and self._num_prompt_tokens[row] + num_output > self._config.max_model_len
+        ):
+            num_output = 0  # longer than the model: it can never produce what the trace wants, and is rejected
+        request = Request(row, time_ps, self._num_prompt_tokens[row], num_output, self._keys(row))
+        if trace.priority is not None:
+            request.priority = int(trace.priority[row])
+        if trace.num_samples is not None:
+            request.num_samples = int(trace.num_samples[row])
+        if trace.tenant is not None:
+            request.tenant = int(trace.tenant[row])
+        if trace.cancel_after_ps is not None and trace.cancel_after_ps[row] >= 0:
+            request.cancel_ps = time_ps + int(trace.cancel_after_ps[row])
+        return request
+
+    def _keys(self, row: int) -> BlockKeys:
+        trace, size = self._trace, self._config.block_size_tokens
+        salt = 0 if trace.hash_salt is None else int(trace.hash_salt[row])
+        num_prompt = self._num_prompt_tokens[row]
+        if trace.hash_ids is not None and trace.hash_block_tokens is not None:
+            return HashKeys(row, trace.hash_ids.row(row).tolist(), trace.hash_block_tokens, size, num_prompt, salt)
+        if trace.prompt_segments is not None:
+            segments = trace.prompt_segments.row(row).tolist()
+            if trace.output_segments is not None:
+                segments += trace.output_segments.row(row).tolist()
+            positions = chain.from_iterable(range(start, start + num) for start, num in segments)
+            return TokenKeys(row, positions, size, num_prompt, salt)
+        return PrivateKeys(row)
+
+    def on_done(self, request: Request, now_ps: int) -> None:
+        row = request.request_id
+        self._alive.pop(row, None)
+        for child in self._children.pop(row, []):
+            heapq.heappush(self._due, (now_ps + self._think_ps(child), 0, child))
+        if self._config.arrivals in (Arrivals.SEQUENTIAL, Arrivals.CLOSED_LOOP):
+            self._release_backlog(now_ps)
+
+    def _think_ps(self, row: int) -> int:
+        think_time_ps = self._trace.think_time_ps
+        return 0 if think_time_ps is None else max(0, int(think_time_ps[row]))

@@ -155,7 +155,7 @@ def compute_metrics(records: Records) -> dict[str, Any]:
 def _throughput(requests: RequestColumns, slo: Slo | None) -> dict[str, Any]:
     """Rates over the makespan: first arrival to last finish. None when nothing finished."""
     ended_s = requests.finish_s[~np.isnan(requests.finish_s)]
-    makespan_s = float(ended_s.max() - requests.arrival_s.min()) if ended_s.size else 0.0
+    makespan_s = float(ended_s.max() - np.nanmin(requests.arrival_s)) if ended_s.size else 0.0
     finished = requests.ended("finished")
     output_tokens = int(requests.num_output_tokens.sum())
     met = finished & _meets(requests, slo) if slo else None

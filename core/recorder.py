@@ -17,29 +17,35 @@ def _ints() -> array[int]:
 class Recorder:
     """Columns per plan, per step and per irregular token gap; the requests that are done. Appending costs O(1) a step.
 
-    A decoding sequence gets a token in every step, so its gaps are the durations of the steps: they are not stored again. Only
-    the gaps of sequences that sat out (preempted, passed over) are, in `late_gaps_ps`.
+    A decoding sequence gets a token in every step, so its gaps are the times from one step's end to the next: they are not
+    stored again. Only the gaps of sequences that sat out (preempted, passed over) are, in `late_gaps_ps`.
     """
 
     plan_num_steps: array[int] = field(default_factory=_ints)
     plan_start_ps: array[int] = field(default_factory=_ints)
     plan_num_prefill_tokens: array[int] = field(default_factory=_ints)
     plan_num_decodes: array[int] = field(default_factory=_ints)
-    plan_decode_context_tokens: array[int] = field(default_factory=_ints)
+    plan_decode_context_tokens: array[int] = field(default_factory=_ints)  # of the plan's first step
     plan_num_regular_gaps: array[int] = field(default_factory=_ints)
-    plan_num_lost_decodes: array[int] = field(default_factory=_ints)
+    plan_num_lost_decodes: array[int] = field(default_factory=_ints)  # in the plan's last step
     plan_num_running: array[int] = field(default_factory=_ints)
     plan_num_preempted: array[int] = field(default_factory=_ints)
     plan_num_swapped_blocks: array[int] = field(default_factory=_ints)
+    plan_referenced_blocks_after: array[int] = field(default_factory=_ints)  # when its ended sequences have freed theirs
+    plan_cached_blocks_after: array[int] = field(default_factory=_ints)
     step_duration_ps: array[int] = field(default_factory=_ints)
     step_referenced_blocks: array[int] = field(default_factory=_ints)
     step_cached_blocks: array[int] = field(default_factory=_ints)
     late_gaps_ps: array[int] = field(default_factory=_ints)
     done: list[Request] = field(default_factory=list)
     num_swap_fallbacks: int = 0  # victims that were to be swapped but found no host room
-    num_preempted_in_empty_plans: int = 0
+    _num_preempted_before: int = 0  # in plans that had nothing to run: they belong to the next one
 
-    def on_plan(self, plan: StepPlan, result: StepResult) -> None:
+    def on_empty_plan(self, plan: StepPlan) -> None:
+        """Nothing is carried out, but requests may have been preempted."""
+        self._num_preempted_before += len(plan.preempted)
+
+    def on_plan(self, plan: StepPlan, result: StepResult, num_referenced_after: int, num_cached_after: int) -> None:
         self.plan_num_steps.append(len(result.durations_ps))
         self.plan_start_ps.append(plan.now_ps)
         self.plan_num_prefill_tokens.append(plan.num_prefill_tokens)
@@ -48,11 +54,14 @@ class Recorder:
         self.plan_num_regular_gaps.append(plan.num_decodes - len(plan.late))
         self.plan_num_lost_decodes.append(plan.num_lost_decodes)
         self.plan_num_running.append(plan.num_running)
-        self.plan_num_preempted.append(len(plan.preempted))
+        self.plan_num_preempted.append(len(plan.preempted) + self._num_preempted_before)
         self.plan_num_swapped_blocks.append(len(plan.swap_outs) + len(plan.swap_ins))
+        self.plan_referenced_blocks_after.append(num_referenced_after)
+        self.plan_cached_blocks_after.append(num_cached_after)
         self.step_duration_ps.extend(result.durations_ps)
         self.step_referenced_blocks.extend(plan.referenced_blocks)
         self.step_cached_blocks.extend(plan.cached_blocks)
+        self._num_preempted_before = 0
 
     def on_late_token(self, gap_ps: int) -> None:
         self.late_gaps_ps.append(gap_ps)

@@ -201,7 +201,7 @@ class Scheduler:
         plan.cached_blocks.append(self.tables.pool.num_cached)
         if plan.is_empty:
             self.step += 1
-            self.recorder.num_preempted_in_empty_plans += len(plan.preempted)
+            self.recorder.on_empty_plan(plan)
             return
         held_tokens = sum(batch.members[rank].num_computed for rank in plan.held)
         plan.decode_context_tokens = batch.context_tokens - held_tokens + plan.num_decodes
@@ -371,7 +371,6 @@ class Scheduler:
     def commit(self, plan: StepPlan, result: StepResult) -> list[Request]:
         """The plan was carried out: tokens appear, sequences end and free their blocks. Returns the requests that are done."""
         self.extend(plan, result.durations_ps)
-        self.recorder.on_plan(plan, result)
         self.now_ps = plan.now_ps + sum(result.durations_ps)
         self.log.step = plan.step + plan.num_steps - 1
         self.step += plan.num_steps
@@ -386,6 +385,7 @@ class Scheduler:
             if chunk.sequence.rank in self.running.prefills and self._is_complete(chunk.sequence):
                 ended += self._emit_from_prefill(chunk.sequence, result.stopped)
         done = self._end(ended)
+        self.recorder.on_plan(plan, result, self.tables.pool.num_referenced, self.tables.pool.num_cached)
         self._in_flight = None
         return done
 

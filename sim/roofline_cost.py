@@ -33,7 +33,9 @@ class RooflineCost(CostModel):
         kv_bytes = model.kv_bytes_per_token()
         pair_flops = 4 * model.num_layers * model.num_heads * model.head_dim
         self._overhead_ps = to_ps(overhead_s)
-        self._weights_ps = round(model.active_weight_bytes() / bytes_per_s * PS_PER_S)
+        self._model = model
+        self._bytes_per_s = bytes_per_s
+        self._read_ps: dict[int, int] = {}  # number of new tokens -> time to read the weights they touch
         self._token_flops_ps = round(2 * model.num_active_linear_parameters() / flops_per_s * PS_PER_S)
         self._pair_ps = round(pair_flops / flops_per_s * PS_PER_S)
         self._kv_token_ps = round(kv_bytes / bytes_per_s * PS_PER_S)
@@ -44,7 +46,7 @@ class RooflineCost(CostModel):
 
     def step_ps(self, work: StepWork) -> int:
         num_new = work.num_prefill_tokens + work.num_decodes
-        linear_ps = max(self._weights_ps, self._token_flops_ps * num_new)
+        linear_ps = max(self._weights_ps(num_new), self._token_flops_ps * num_new)
         read_tokens = sum(num_new + num_computed for num_new, num_computed in work.chunks)
         prefill_ps = max(self._pair_ps * work.prefill_pairs, self._kv_token_ps * read_tokens)
         decode_ps = self._decode_context_ps * work.decode_context_tokens
@@ -53,3 +55,9 @@ class RooflineCost(CostModel):
 
     def decode_span_ps(self, work: StepWork, max_steps: int) -> Sequence[int]:
         return arithmetic_steps(self.step_ps(work), self._decode_context_ps * work.num_decodes, max_steps)
+
+    def _weights_ps(self, num_new: int) -> int:
+        """A mixture of experts reads more of its weights the more tokens choose among them."""
+        if num_new not in self._read_ps:
+            self._read_ps[num_new] = round(self._model.weight_bytes_read(num_new) / self._bytes_per_s * PS_PER_S)
+        return self._read_ps[num_new]

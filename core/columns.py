@@ -1,0 +1,153 @@
+"""A run's records as columns: the arrays of `requests.npz`, `steps.npz` and `gaps.npz`. Times leave picoseconds here."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from core.recorder import Recorder
+from core.request import Outcome, Request
+from core.scheduler import Scheduler
+from core.units import PS_PER_S
+
+Ints = NDArray[np.int64]
+Arrays = dict[str, NDArray[Any]]
+
+NO_COUNT = -1  # an unbounded pool has no number of free blocks
+
+
+def requests_of(scheduler: Scheduler) -> list[Request]:
+    """Every request that the scheduler ever took: those that are done, then those it still holds."""
+    return [*scheduler.recorder.done, *scheduler.running, *scheduler.waiting]
+
+
+def request_arrays(requests: Iterable[Request], num_rows: int) -> Arrays:
+    """One row per trace row, [num_rows]; a row that never arrived is `unfinished` and has no times.
+
+    Raises IndexError for a request id beyond `num_rows`.
+    """
+    outcomes = list(Outcome)
+    times = {f"{name}_s": np.full(num_rows, np.nan) for name in ("arrival", "first_scheduled", "first_token", "finish")}
+    counts = {name: np.zeros(num_rows, dtype=np.int64) for name in _COUNTS}
+    outcome = np.full(num_rows, outcomes.index(Outcome.UNFINISHED), dtype=np.int8)
+    for request in requests:
+        row = request.request_id
+        times["arrival_s"][row] = request.arrival_ps / PS_PER_S
+        for name in ("first_scheduled", "first_token", "finish"):
+            time_ps = getattr(request, f"{name}_ps")
+            if time_ps >= 0:
+                times[f"{name}_s"][row] = time_ps / PS_PER_S
+        for name, column in counts.items():
+            column[row] = getattr(request, name)
+        counts["num_output_tokens"][row] = _num_produced(request)
+        counts["num_cached_tokens"][row] = max(request.num_cached_tokens, 0)
+        outcome[row] = outcomes.index(request.outcome)
+    names = np.array([each.value for each in outcomes])
+    return {"request_id": np.arange(num_rows), **times, **counts, "outcome": outcome, "outcome_names": names}
+
+
+_COUNTS = (
+    "num_prompt_tokens",
+    "num_output_tokens",  # produced
+    "num_cached_tokens",
+    "num_readmission_cached_tokens",
+    "num_preemptions",
+    "num_recomputed_tokens",
+    "num_prefill_tokens",
+)
+
+
+def _num_produced(request: Request) -> int:
+    """Tokens that came out, also of a request that is not done."""
+    if request.outcome is not Outcome.UNFINISHED:
+        return request.num_produced_tokens
+    return request.num_produced_tokens + sum(sequence.num_outputs for sequence in request.live)
+
+
+def step_arrays(recorder: Recorder, requests: Iterable[Request], pool_num_blocks: int | None) -> Arrays:
+    """One row per step, [num_steps]. `requests` are all that arrived: they tell how many waited while a step ran.
+
+    Blocks are counted when the step has taken its own; `*_after` when what ended with it has freed its blocks.
+    """
+    num_steps = _ints(recorder.plan_num_steps)
+    duration_ps = _ints(recorder.step_duration_ps)
+    first = np.cumsum(num_steps) - num_steps  # place of each plan's first step
+    last = np.cumsum(num_steps) - 1
+    start_ps = _start_ps(recorder)
+    num_decodes = np.repeat(_ints(recorder.plan_num_decodes), num_steps)
+    steps_before = np.arange(len(duration_ps)) - np.repeat(first, num_steps)  # within the plan
+    num_running = np.repeat(_ints(recorder.plan_num_running), num_steps)
+    referenced, cached = _ints(recorder.step_referenced_blocks), _ints(recorder.step_cached_blocks)
+    free = np.full_like(referenced, NO_COUNT) if pool_num_blocks is None else pool_num_blocks - referenced - cached
+    return {
+        "start_s": start_ps / PS_PER_S,
+        "duration_s": duration_ps / PS_PER_S,
+        "num_prefill_tokens": _placed(recorder.plan_num_prefill_tokens, first, len(duration_ps)),
+        "num_decode_seqs": num_decodes,
+        "decode_context_tokens": np.repeat(_ints(recorder.plan_decode_context_tokens), num_steps)
+        + steps_before * num_decodes,
+        "num_running": num_running,
+        "num_waiting": _num_present(requests, start_ps) - num_running,
+        "num_referenced_blocks": referenced,
+        "num_cached_blocks": cached,
+        "num_free_blocks": free,
+        "num_referenced_blocks_after": _replaced(referenced, last, recorder.plan_referenced_blocks_after),
+        "num_cached_blocks_after": _replaced(cached, last, recorder.plan_cached_blocks_after),
+        "num_preemptions": _placed(recorder.plan_num_preempted, first, len(duration_ps)),
+        "num_swapped_blocks": _placed(recorder.plan_num_swapped_blocks, first, len(duration_ps)),
+    }
+
+
+def gap_arrays(recorder: Recorder) -> Arrays:
+    """The weighted multiset of inter-token gaps: a step's decodes share one, those that sat out have their own."""
+    num_steps = _ints(recorder.plan_num_steps)
+    multiplicity = np.repeat(_ints(recorder.plan_num_regular_gaps), num_steps)
+    multiplicity[np.cumsum(num_steps) - 1] -= _ints(recorder.plan_num_lost_decodes)
+    # Who decodes without a pause had a token at the end of the step before, also where a clock runs between the steps.
+    gap_ps = np.diff(_start_ps(recorder) + _ints(recorder.step_duration_ps), prepend=0)
+    late_ps = _ints(recorder.late_gaps_ps)
+    has_gaps = multiplicity > 0
+    return {
+        "gap_s": np.concatenate([gap_ps[has_gaps], late_ps]) / PS_PER_S,
+        "multiplicity": np.concatenate([multiplicity[has_gaps], np.ones_like(late_ps)]),
+    }
+
+
+def _ints(column: array[int]) -> Ints:
+    return np.array(column, dtype=np.int64)
+
+
+def _start_ps(recorder: Recorder) -> Ints:
+    """When each step began: the steps of a plan follow one another without a pause."""
+    num_steps, duration_ps = _ints(recorder.plan_num_steps), _ints(recorder.step_duration_ps)
+    elapsed_ps = np.cumsum(duration_ps) - duration_ps
+    origin_ps = _ints(recorder.plan_start_ps) - elapsed_ps[np.cumsum(num_steps) - num_steps]
+    start_ps: Ints = elapsed_ps + np.repeat(origin_ps, num_steps)
+    return start_ps
+
+
+def _num_present(requests: Iterable[Request], at_ps: Ints) -> Ints:
+    """Requests that had arrived and were not done when each step began, [num_steps]."""
+    requests = list(requests)
+    arrival_ps = np.sort([request.arrival_ps for request in requests])
+    finish_ps = np.sort([request.finish_ps for request in requests if request.finish_ps >= 0])
+    num_arrived = np.searchsorted(arrival_ps, at_ps, side="right")
+    return np.asarray(num_arrived - np.searchsorted(finish_ps, at_ps, side="right"), dtype=np.int64)
+
+
+def _placed(plan_column: array[int], first: Ints, num_steps: int) -> Ints:
+    """What happened in the first step of each plan, 0 in the others, [num_steps]."""
+    column = np.zeros(num_steps, dtype=np.int64)
+    column[first] = _ints(plan_column)
+    return column
+
+
+def _replaced(step_column: Ints, last: Ints, plan_column: array[int]) -> Ints:
+    """The steps' own values, but for the last step of each plan the plan's, [num_steps]."""
+    column = step_column.copy()
+    column[last] = _ints(plan_column)
+    return column

@@ -1,0 +1,70 @@
+"""kvtwin: replay a trace under any KV-cache policy, in a simulator and on a real engine, and see where they agree.
+
+Users and plugins import from here only. `simulate`, `run_engine` and `compare` load what they need when called.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from core.errors import InputError
+from core.interfaces import (
+    Admission,
+    AdmissionPolicy,
+    AllocationPolicy,
+    BatchPolicy,
+    BatchRules,
+    Block,
+    BlockKey,
+    Change,
+    EvictionPolicy,
+    Policy,
+    PolicyEnv,
+    Preemption,
+    PreemptionPolicy,
+    PreemptMode,
+    PriorityEviction,
+    QueuePolicy,
+    Running,
+    SchedulerView,
+    Shortage,
+)
+from core.request import Request
+
+if TYPE_CHECKING:
+    from kvtwin.api import compare, run_engine, simulate
+
+__all__ = [
+    "Admission",
+    "AdmissionPolicy",
+    "AllocationPolicy",
+    "BatchPolicy",
+    "BatchRules",
+    "Block",
+    "BlockKey",
+    "Change",
+    "EvictionPolicy",
+    "InputError",
+    "Policy",
+    "PolicyEnv",
+    "PreemptMode",
+    "Preemption",
+    "PreemptionPolicy",
+    "PriorityEviction",
+    "QueuePolicy",
+    "Request",
+    "Running",
+    "SchedulerView",
+    "Shortage",
+    "compare",
+    "run_engine",
+    "simulate",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in ("simulate", "run_engine", "compare"):
+        from kvtwin import api
+
+        return getattr(api, name)
+    raise AttributeError(f"module 'kvtwin' has no attribute {name!r}")

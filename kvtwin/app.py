@@ -1,0 +1,72 @@
+"""The `kvtwin` command: finds the verb, loads only what it needs, and turns bad input into one line."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from difflib import get_close_matches
+from importlib import import_module
+
+from core.errors import InputError
+
+VERBS = {
+    "sim": "replay a trace in the simulator; -m sweeps",
+    "engine": "replay a trace on the real engine",
+    "validate": "both, decisions and times compared; report.html",
+    "calibrate": "fit the linear cost model to this machine",
+    "size": "what fits: KV bytes, blocks, sequences, floors",
+    "parity": "replay recorded decision logs of other engines",
+    "model": "list shapes, or fetch real weights",
+    "report": "report.html of a finished run",
+    "doctor": "check this installation",
+}
+
+EXAMPLES = """examples:
+  kvtwin sim                                            bundled trace, one table, no torch
+  kvtwin sim -m eviction=lru,fifo pool.num_blocks=1024,2048
+  kvtwin sim trace=file trace.path=FILE pool.num_blocks=unbounded
+  kvtwin validate +experiment=demo
+  kvtwin size model=llama3_8b hardware=h100_80gb"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one verb; returns (and, as a console script, exits with) its status: 0, 1 (failed), 2 (bad input), 130."""
+    args = list(sys.argv[1:] if argv is None else argv)
+    if not args or args[0] in ("-h", "--help"):
+        print(_usage())
+        return 0
+    if args[0] == "--version":
+        from importlib.metadata import version
+
+        print(f"kvtwin {version('kvtwin')}")
+        return 0
+    try:
+        return _verb(args[0])(args[1:])
+    except InputError as error:
+        print(f"kvtwin: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("kvtwin: interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        sys.stderr.close()  # the reader of our output has gone: nothing to say to anyone
+        return 1
+
+
+def _usage() -> str:
+    width = max(map(len, VERBS))
+    verbs = "\n".join(f"  {name:<{width}}  {text}" for name, text in VERBS.items())
+    return f"usage: kvtwin VERB [key=value ...]\n\n{verbs}\n\n{EXAMPLES}"
+
+
+def _verb(name: str) -> Callable[[Sequence[str]], int]:
+    if name not in VERBS:
+        near = get_close_matches(name, VERBS, n=2)
+        hint = f"did you mean {' or '.join(near)}?" if near else f"expected one of {', '.join(VERBS)}"
+        raise InputError(f"no verb {name!r}: {hint}")
+    run: Callable[[Sequence[str]], int] = import_module(f"kvtwin.verbs.{name}").run
+    return run
+
+
+if __name__ == "__main__":
+    sys.exit(main())

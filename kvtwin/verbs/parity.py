@@ -1,0 +1,21 @@
+"""`kvtwin parity LOG...`: recorded decisions of other engines, replayed by our scheduler."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from core.errors import InputError
+from kvtwin.parity import check_log
+
+
+def run(args: Sequence[str]) -> int:
+    """A line per log; 0 only if every one of them is equal."""
+    if not args or args[0].startswith("-"):
+        raise InputError("usage: kvtwin parity LOG... (recorded decision logs, JSON lines)")
+    all_equal = True
+    for path in map(Path, args):
+        result = check_log(path)
+        all_equal = all_equal and result.is_equal
+        print(f"{path.name}: {result.num_steps} steps compared, {result.difference or 'equal'}")
+    return 0 if all_equal else 1

@@ -1,0 +1,242 @@
+"""A small world for tests of the control plane: traces by hand, schedulers by settings, steps of one second."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from core.build import PolicyFactories, PoolConfig, build_scheduler
+from core.columns import Arrays, gap_arrays, request_arrays, requests_of, step_arrays
+from core.content import BlockKeys, PrivateKeys
+from core.decision_log import DecisionLog, Event
+from core.interfaces import EvictionPolicy, PolicyEnv
+from core.kv_group import KVGroup
+from core.plan import StepPlan, StepResult
+from core.recorder import Recorder
+from core.request import Request
+from core.scheduler import Scheduler, SchedulerConfig
+from core.units import PS_PER_S, to_ps
+from policies.admission import Reservation
+from policies.allocation.paged import Paged
+from policies.batching import Chunked
+from policies.eviction.lru import LRU
+from policies.preemption import LastArrived, LowestPriority
+from policies.queueing import FCFS, Priority
+from sim.cost_model import CostModel
+from sim.linear_cost import LinearCost
+from sim.simulation import run_simulation
+from traces.ragged import Ragged
+from traces.replay import Arrivals, ReplayConfig, TraceSource
+from traces.schema import Trace
+
+UNIT_STEPS = LinearCost(1.0)  # every step takes one second, whatever it does
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Everything that shapes decisions, with the defaults of a small vLLM."""
+
+    num_blocks: int | None
+    block_size: int = 16
+    max_num_seqs: int = 256
+    budget: int = 8192
+    caching: bool = True
+    chunked: bool = True
+    long_prefill: int = 0
+    max_model_len: int | None = None
+    full_prompt: bool = True
+    watermark: float = 0.0
+    priority: bool = False
+    mode: str = "recompute"
+    host_blocks: int = 0
+    free_order: str = "unhashed_first"
+    keep_cancelled: bool = False
+    eviction: Callable[[PolicyEnv], EvictionPolicy] = LRU
+    preemption: Any = None  # a class instead of the one that goes with `priority` and `mode`
+    groups: tuple[KVGroup, ...] = (KVGroup(1),)
+    spans: bool = True
+    seed: int = 0
+
+
+def scheduler_of(settings: Settings) -> Scheduler:
+    """A fresh control plane."""
+    victim = settings.preemption or partial(LowestPriority if settings.priority else LastArrived, mode=settings.mode)
+    factories = PolicyFactories(
+        eviction=settings.eviction,
+        allocation=Paged,
+        preemption=victim,
+        batching=Chunked,
+        queue=Priority if settings.priority else FCFS,
+        admission=partial(Reservation, full_prompt=settings.full_prompt, watermark=settings.watermark),
+    )
+    config = SchedulerConfig(
+        max_num_seqs=settings.max_num_seqs,
+        max_batch_tokens=settings.budget,
+        chunked_prefill=settings.chunked,
+        long_prefill_threshold_tokens=settings.long_prefill,
+        max_model_len=settings.max_model_len,
+        keep_cancelled_registrations=settings.keep_cancelled,
+        single_steps=not settings.spans,
+    )
+    pool = PoolConfig(settings.num_blocks, settings.block_size, settings.host_blocks, settings.free_order)
+    return build_scheduler(
+        config, pool, factories, DecisionLog(), Recorder(), settings.caching, settings.groups, settings.seed
+    )
+
+
+def trace_of(
+    arrival_s: Sequence[float],
+    num_prompt_tokens: Sequence[int],
+    num_output_tokens: Sequence[int],
+    hash_ids: Sequence[Sequence[int]] | None = None,
+    hash_block_tokens: int | None = None,
+    segments: Sequence[Sequence[tuple[int, int]]] | None = None,
+    **columns: Sequence[int],
+) -> Trace:
+    """A trace by its columns; further ones (priority, num_samples, cancel_after_ps, ...) by name."""
+    trace = Trace(
+        "by hand",
+        np.array([to_ps(time_s) for time_s in arrival_s], dtype=np.int64),
+        np.array(num_prompt_tokens, dtype=np.int64),
+        np.array(num_output_tokens, dtype=np.int64),
+        hash_block_tokens=hash_block_tokens,
+        hash_ids=None if hash_ids is None else Ragged.of_ids(hash_ids),
+        prompt_segments=None if segments is None else Ragged.of_segments(segments),
+        **{name: np.array(values, dtype=np.int64) for name, values in columns.items()},  # type: ignore[arg-type]
+    )
+    trace.validate()
+    return trace
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished simulation, and the questions that tests ask of it."""
+
+    scheduler: Scheduler
+    num_rows: int
+
+    def request(self, row: int) -> Request:
+        return next(request for request in self.requests() if request.request_id == row)
+
+    def requests(self) -> list[Request]:
+        return sorted(requests_of(self.scheduler), key=lambda request: request.request_id)
+
+    @property
+    def num_steps(self) -> int:
+        return len(self.scheduler.recorder.step_duration_ps)
+
+    @property
+    def num_plans(self) -> int:
+        return len(self.scheduler.recorder.plan_num_steps)
+
+    @property
+    def num_preemptions(self) -> int:
+        return sum(request.num_preemptions for request in self.requests())
+
+    @property
+    def num_prefill_tokens(self) -> int:
+        return sum(request.num_prefill_tokens for request in self.requests())
+
+    def decisions(self, *events: Event) -> list[tuple[int, str, int, int]]:
+        """(step, event, request, value) of these events, in order."""
+        rows = self.scheduler.log.rows().tolist()
+        return [(step, Event(event).name, who, value) for step, event, who, value in rows if event in events]
+
+    def request_arrays(self) -> Arrays:
+        return request_arrays(self.requests(), self.num_rows)
+
+    def step_arrays(self) -> Arrays:
+        return step_arrays(self.scheduler.recorder, self.requests(), self.scheduler.tables.pool.num_blocks)
+
+    def gaps_s(self) -> list[float]:
+        """Every inter-token gap, sorted."""
+        gaps = gap_arrays(self.scheduler.recorder)
+        return sorted(np.repeat(gaps["gap_s"], gaps["multiplicity"]).round(9).tolist())
+
+
+def simulate(
+    trace: Trace,
+    settings: Settings,
+    cost: CostModel = UNIT_STEPS,
+    arrivals: Arrivals = Arrivals.RECORDED,
+    concurrency: int = 1,
+) -> Run:
+    """Replays the trace to its end in the simulator."""
+    scheduler = scheduler_of(settings)
+    source = TraceSource(trace, ReplayConfig(settings.block_size, arrivals, concurrency))
+    run_simulation(source, scheduler, cost)
+    return Run(scheduler, trace.num_requests)
+
+
+class Bench:
+    """A scheduler driven by hand, a step a second; the pool's integrity is proved at every turn."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.scheduler = scheduler_of(settings)
+        self.pool = self.scheduler.tables.pool
+        self.now_ps = 0
+        self._num_requests = 0
+
+    def request(self, num_prompt: int, num_output: int, keys: BlockKeys | None = None, **fields: int) -> Request:
+        """A new request, not yet added."""
+        number = self._num_requests
+        self._num_requests += 1
+        return Request(number, self.now_ps, num_prompt, num_output, keys or PrivateKeys(number), **fields)
+
+    def add(self, num_prompt: int, num_output: int, keys: BlockKeys | None = None, **fields: int) -> Request:
+        request = self.request(num_prompt, num_output, keys, **fields)
+        self.scheduler.add(request, self.now_ps)
+        return request
+
+    def cancel(self, request: Request) -> None:
+        self.scheduler.cancel(request, self.now_ps)
+        check_integrity(self.scheduler)
+
+    @contextmanager
+    def in_step(self) -> Iterator[StepPlan | None]:
+        """Between schedule and commit of one step."""
+        plan = self.scheduler.schedule(self.now_ps)
+        check_integrity(self.scheduler)
+        yield plan
+        if plan is not None and not plan.is_empty:
+            self.scheduler.commit(plan, StepResult((PS_PER_S,)))
+            self.now_ps += PS_PER_S
+        check_integrity(self.scheduler)
+
+    def step(self) -> StepPlan | None:
+        with self.in_step() as plan:
+            return plan
+
+    def steps(self, number: int) -> list[StepPlan | None]:
+        return [self.step() for _ in range(number)]
+
+    def drain(self, at_most: int = 10_000) -> None:
+        """Steps until nothing is left to do."""
+        while self.scheduler.running or self.scheduler.waiting:
+            assert at_most > 0, "the scheduler does not get done"
+            self.step()
+            at_most -= 1
+
+    def last(self, event: Event) -> list[int]:
+        """Values of the event's latest run in the log."""
+        rows = self.scheduler.log.rows()
+        rows = rows[rows[:, 1] == event]
+        return [] if len(rows) == 0 else rows[rows[:, 0] == rows[-1, 0]][:, 3].tolist()
+
+
+def check_integrity(scheduler: Scheduler) -> None:
+    """Block states partition the pool, counts equal the tables, and the host holds what swapped requests need."""
+    live = [sequence for request in scheduler.running for sequence in request.live]
+    tables = [[block for block in table if block is not None] for sequence in live for table in sequence.tables]
+    scheduler.tables.pool.check_integrity(tables)
+    for request in scheduler.waiting:
+        assert not any(table for sequence in request.sequences for table in sequence.tables), "a waiting request has blocks"
+    host = scheduler.tables.host
+    swapped = [host_id for request in scheduler.waiting if request.swapped for host_id in request.swapped.host_ids]
+    assert len(set(swapped)) == len(swapped), "a host block is used twice"
+    assert host.num_available + len(swapped) == host.num_blocks, "host blocks leak"

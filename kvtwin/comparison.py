@@ -105,7 +105,7 @@ def _check_same(block: str, keys: Sequence[str], sim: Run, engine: Run) -> None:
 
 def _identity(run: Run) -> dict[str, Any]:
     return {
-        "run": run.path.name,
+        "run": run.path.name if run.path else None,
         "labels": run.summary.get("labels", {}),
         "num_requests": int(run.requests["request_id"].size),
         "interrupted": run.is_interrupted,

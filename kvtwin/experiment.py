@@ -74,8 +74,10 @@ def load_experiment(
     """
     resolved = OmegaConf.to_container(config, resolve=True)
     assert isinstance(resolved, dict)
-    chosen = dict(policies or {})
     _check_values(config)
+    chosen: dict[str, Any] = {
+        group: (policies or {}).get(group) or bind_policy(config[group], group) for group in POLICY_GROUPS
+    }
     model = instantiate_one(config.model, "model")
     max_model_len = _limit(config.scheduler.max_model_len, "scheduler.max_model_len", default_max_model_len)
     return Experiment(
@@ -103,7 +105,7 @@ def load_experiment(
             config.pool.free_order,
             config.pool.first_block_id,
         ),
-        policies=PolicyFactories(**{group: chosen.get(group) or bind_policy(config[group], group) for group in POLICY_GROUPS}),
+        policies=PolicyFactories(**chosen),
         prefix_caching=config.scheduler.prefix_caching,
         groups=tuple(model.kv_groups()),
         model=model,
@@ -148,6 +150,8 @@ def _limit(value: Any, key: str, default: int | None) -> int | None:
 
 def load_trace(config: DictConfig) -> Trace:
     """Reads and transforms the configured trace: limit first, then rate and lengths."""
+    if not config.sample and not config.path:
+        raise InputError("trace.path is missing: trace=file needs trace.path=FILE")
     path = sample_path(config.sample) if config.sample else Path(config.path)
     trace = read_trace(path, config.format, config.on_error)
     if config.limit is not None:
@@ -162,7 +166,7 @@ def load_trace(config: DictConfig) -> Trace:
 
 
 def bind_policy(config: DictConfig, group: str) -> partial[Any]:
-    """The policy class with its parameters; Hydra must not see the environment, which it would turn into a DictConfig."""
+    """The class with its parameters; Hydra must not see the environment, which it would turn into a DictConfig."""
     policy: partial[Any] = instantiate_one(config, group, _partial_=True)
     return policy
 
@@ -175,5 +179,5 @@ def instantiate_one(config: DictConfig, group: str, **extra: Any) -> Any:
         cause = error.__cause__ if error.__cause__ is not None else error
         if isinstance(cause, InputError):
             raise cause from None
-        reason = str(cause).splitlines()[0]
+        reason = [line.strip() for line in str(cause).splitlines() if line.strip()][-1]
         raise InputError(f"{group}._target_={config.get('_target_')}: {reason}") from None

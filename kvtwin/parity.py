@@ -1,7 +1,7 @@
 """Replays recorded decision logs of other engines through the product's own scheduler and compares every field.
 
-Format: JSON lines, a header with `config`, `requests` and `aborts`, then a line per step. vLLM v1's synchronous scheduler is
-replayed; logs of async scheduling and of radix trees are refused by name.
+Format: JSON lines, a header with `config`, `requests` and `aborts`, then a line per step. vLLM v1's synchronous
+scheduler is replayed; logs of async scheduling and of radix trees are refused by name.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
-
 
 from core.build import PolicyFactories, PoolConfig, build_scheduler
 from core.content import TokenKeys
@@ -50,7 +49,7 @@ class ParityResult:
 
 
 class RecordedKeys(TokenKeys):
-    """Block keys by the hash that the recorded logs print: 8 bytes of sha256 over the parent's hex digits and the tokens."""
+    """Block keys by the hash that the recorded logs print: 8 bytes of sha256 over parent (hex) and tokens (decimal)."""
 
     def chain(self, parent: bytes, tokens: array[int]) -> bytes:
         text = f"{parent[:8].hex()}:{','.join(map(str, tokens))}"
@@ -68,7 +67,9 @@ def check_log(path: Path) -> ParityResult:
             return ParityResult(path, num_compared, f"step {expected['t']}: {difference}")
         num_compared += 1
     if num_compared < len(steps):
-        return ParityResult(path, num_compared, f"step {steps[num_compared]['t']}: expected, but nothing was left to do")
+        return ParityResult(
+            path, num_compared, f"step {steps[num_compared]['t']}: expected, but nothing was left to do"
+        )
     return ParityResult(path, num_compared, None)
 
 
@@ -80,7 +81,9 @@ def _read(path: Path) -> tuple[Fields, list[Fields]]:
     except ValueError as error:
         raise InputError(f"{path}: not JSON lines ({error})") from None
     if not lines or not isinstance(lines[0], dict) or "config" not in lines[0] or "requests" not in lines[0]:
-        raise InputError(f"{path}: line 1 has no `config` and `requests`: not a vLLM scheduler log (radix tree logs are not supported yet)")
+        raise InputError(
+            f"{path}: line 1 has no `config` and `requests`: not a vLLM scheduler log (radix tree logs are not supported yet)"
+        )
     if lines[0]["config"].get("async_scheduling"):
         raise InputError(f"{path}: recorded with async scheduling, which is not supported yet")
     return lines[0], lines[1:]
@@ -249,5 +252,3 @@ class _Replay:
         else:
             fields["fqc"] = zlib.crc32(",".join(map(str, queue)).encode())
         return fields
-
-

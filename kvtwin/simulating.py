@@ -9,7 +9,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hydra.utils import get_class
 from omegaconf import DictConfig, OmegaConf
 
 from core.errors import InputError
@@ -44,32 +43,27 @@ def load_simulation(
 def _blocks_that_fit(config: DictConfig) -> int:
     model: ModelShape = instantiate_one(config.model, "model")
     hardware: Hardware = instantiate_one(config.hardware, "hardware")
-    options = SizingOptions(context_tokens=config.pool.block_size_tokens, block_size_tokens=config.pool.block_size_tokens)
+    options = SizingOptions(
+        context_tokens=config.pool.block_size_tokens, block_size_tokens=config.pool.block_size_tokens
+    )
     num_blocks = pool_bytes(model, hardware, options) // group_block_bytes(model, options) - 1
     if num_blocks < 1:
         raise InputError(
-            f"pool.num_blocks=auto: {model.name} leaves no memory for KV on {hardware.name}; set pool.num_blocks or take "
-            f"a larger device (`kvtwin size` shows the arithmetic)"
+            f"pool.num_blocks=auto: {model.name} leaves no memory for KV on {hardware.name}; set pool.num_blocks or "
+            f"take a larger device (`kvtwin size` shows the arithmetic)"
         )
     return num_blocks
 
 
-def load_cost(config: DictConfig, experiment: Experiment) -> CostModel:
-    """The configured cost model; what it needs of model, device and block size is handed to it."""
-    if "path" in config.cost:
-        return load_calibrated(Path(config.cost.path))
-    needs = {}
-    if get_class(config.cost._target_).__init__.__annotations__.get("model") is not None:
-        needs = {
-            "model": experiment.model,
-            "hardware": experiment.hardware,
-            "block_size_tokens": experiment.pool.block_size_tokens,
-        }
-    factory: partial[CostModel] = instantiate_one(config.cost, "cost", _partial_=True)
-    return factory(**needs)
+def load_cost(config: DictConfig) -> CostModel:
+    """The configured cost model; its YAML hands it the model, device and block size that it needs."""
+    if OmegaConf.is_missing(config.cost, "path"):
+        raise InputError("cost.path is missing: cost=calibrated needs cost.path=FILE, as `kvtwin calibrate` wrote it")
+    cost: CostModel = instantiate_one(config.cost, "cost")
+    return cost
 
 
-def load_calibrated(path: Path) -> LinearCost:
+def load_calibrated(path: str) -> LinearCost:
     """The linear model in a hardware file that `kvtwin calibrate` wrote."""
     try:
         fitted = OmegaConf.to_container(OmegaConf.load(path))
@@ -94,13 +88,15 @@ def check_any_ran(experiment: Experiment, done: list[Any]) -> None:
     """A run in which every request was rejected is a mistake in the configuration, not a result."""
     reasons = [request.reject_reason for request in done]
     if len(reasons) == experiment.trace.num_requests and all(reasons):
-        raise InputError(f"none of the {len(reasons)} requests can run: the first {reasons[0]}; enlarge the pool or scale the trace")
+        raise InputError(
+            f"none of the {len(reasons)} requests can run: the first {reasons[0]}; enlarge the pool or scale the trace"
+        )
 
 
 def simulate_config(config: DictConfig) -> Run:
     """`kvtwin sim`: runs and writes the run folder."""
     experiment = load_simulation(config)
-    records = simulate_records(experiment, load_cost(config, experiment))
+    records = simulate_records(experiment, load_cost(config))
     return store(config, records)
 
 

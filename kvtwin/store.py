@@ -30,13 +30,20 @@ Arrays = Mapping[str, NDArray[Any]]
 
 @dataclass(frozen=True)
 class Run:
-    """One finished (or interrupted) run: its summary and its arrays."""
+    """One finished (or interrupted) run: its summary and its arrays. `path` is None for a run that was not written."""
 
-    path: Path
+    path: Path | None
     summary: dict[str, Any]
     requests: dict[str, NDArray[Any]]
     steps: dict[str, NDArray[Any]]
     gaps: dict[str, NDArray[Any]]
+
+    @property
+    def folder(self) -> Path:
+        """Where the run was written; raises InputError for one that was not."""
+        if self.path is None:
+            raise InputError("this run was not written to a folder; give `out` to keep it")
+        return self.path
 
     @property
     def is_interrupted(self) -> bool:
@@ -46,6 +53,11 @@ class Run:
     def request_columns(self) -> RequestColumns:
         """The requests as the columns that metrics are computed from."""
         return RequestColumns.of(self.requests)
+
+
+def in_memory(summary: Mapping[str, Any], requests: Arrays, steps: Arrays, gaps: Arrays) -> Run:
+    """A run that leaves nothing on disk."""
+    return Run(None, {"schema": SCHEMA, **summary}, dict(requests), dict(steps), dict(gaps))
 
 
 def claim_run_folder(root: Path, name: str, config: Mapping[str, Any]) -> Path:

@@ -165,8 +165,8 @@ def _metrics(
 def decisions_jsonl(log: DecisionLog) -> bytes:
     """The decisions as gzipped JSON lines, one a step that decided anything; the same log gives the same bytes.
 
-    Field names follow the recorded logs that `kvtwin parity` reads; `sched` lists admissions and prompt chunks only, since a
-    running sequence that decodes gets one token in every step.
+    Field names follow the recorded logs that `kvtwin parity` reads; `sched` lists admissions and prompt chunks only,
+    since a running sequence that decodes gets one token in every step.
     """
     buffer = io.BytesIO()
     with gzip.GzipFile(fileobj=buffer, mode="wb", mtime=0) as archive:
@@ -217,5 +217,3 @@ def _add(fields: dict[str, Any], event: Event, request_id: int, value: int) -> N
 
 def _line(fields: Mapping[str, Any]) -> bytes:
     return (json.dumps(fields, separators=(",", ":")) + "\n").encode()
-
-

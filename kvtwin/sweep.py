@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import hydra
+from hydra.core.hydra_config import HydraConfig
 from hydra.core.utils import JobReturn
 from hydra.experimental.callback import Callback
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from core.errors import InputError
 from kvtwin.naming import check_choices
@@ -57,8 +58,22 @@ class JobOutcomes(Callback):
             sys.exit(status)
 
 
+def with_overrides(summary: dict[str, Any], config: DictConfig) -> dict[str, Any]:
+    """The summary with the job's overridden values among its labels, so that a sweep's rows can be told apart.
+
+    Values come from the resolved configuration; groups have labels of their own already.
+    """
+    labels = dict(summary["labels"])
+    for override in HydraConfig.get().overrides.task:
+        key = override.lstrip("+").partition("=")[0]
+        value = OmegaConf.select(config, key)
+        if not isinstance(value, DictConfig) and not key.endswith("._target_"):
+            labels[key.rpartition(".")[2]] = value
+    return {**summary, "labels": labels}
+
+
 def run_app(verb: str, args: list[str], job: Callable[[DictConfig], JobOutcome]) -> int:
-    """Runs one verb as a Hydra application. `args` are Hydra's; a module of the user's own is found in the working folder."""
+    """Runs one verb as a Hydra application. `args` are Hydra's; a user's own module is found in the working folder."""
     check_choices(args)
     here = str(Path.cwd())
     if here not in sys.path:

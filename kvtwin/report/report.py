@@ -213,7 +213,7 @@ def _footer(runs: Sequence[Run]) -> str:
     first = runs[0].summary
     versions = ", ".join(f"{name} {version}" for name, version in first.get("versions", {}).items())
     parts = [
-        f"runs {', '.join(run.path.name for run in runs)}",
+        f"runs {', '.join(run.path.name for run in runs if run.path)}",
         f"trace sha256 {first['trace'].get('sha256', NOTHING)}",
         f"seed {first.get('seed', NOTHING)}",
         versions,

@@ -15,7 +15,12 @@ def run(args: Sequence[str]) -> int:
         raise InputError("usage: kvtwin parity LOG... (recorded decision logs, JSON lines)")
     all_equal = True
     for path in map(Path, args):
-        result = check_log(path)
+        try:
+            result = check_log(path)
+        except InputError as error:
+            print(f"{path.name}: not compared ({error})")
+            all_equal = False
+            continue
         all_equal = all_equal and result.is_equal
         print(f"{path.name}: {result.num_steps} steps compared, {result.difference or 'equal'}")
     return 0 if all_equal else 1

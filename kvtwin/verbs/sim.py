@@ -9,7 +9,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 
 from kvtwin.simulating import simulate_config
-from kvtwin.sweep import JobOutcome, run_app
+from kvtwin.sweep import JobOutcome, run_app, with_overrides
 from kvtwin.tables import print_tables, run_table
 
 
@@ -22,8 +22,8 @@ def _job(config: DictConfig) -> JobOutcome:
     if config.report:
         from kvtwin.report import write_run_report
 
-        write_run_report(finished.path / "report.html", finished)
+        write_run_report(finished.folder / "report.html", finished)
     if HydraConfig.get().mode is RunMode.RUN:
         print_tables(run_table(finished.summary))
-        print(finished.path)
-    return JobOutcome(finished.summary)
+        print(finished.folder)
+    return JobOutcome(with_overrides(finished.summary, config))

@@ -1,0 +1,184 @@
+"""Carries one step's plan out on tensors: block copies first, then the forward pass, then the next tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as SequenceOf
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from core.plan import BlockCopy, StepPlan
+from core.request import Sequence
+from engine.batch import BatchInput, BatchItem, build_batch
+from engine.kv_cache import PagedKV
+from engine.model import Decoder
+from engine.sampling import sample
+from engine.shadow import Shadow
+from engine.step_row import StepRow
+from engine.tokens import SequenceTokens, TokenStore
+
+NEAR_TIE_LOGITS = 1e-3
+"""Two best logits closer than this may swap places when the order of additions changes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """Temperature 0 takes the best token."""
+
+    temperature: float = 0.0
+    seed: int = 0
+
+
+class StepOutput(NamedTuple):
+    """New tokens by the sequence's rank, and the ranks that end by themselves."""
+
+    tokens: dict[int, list[int]]
+    stopped: frozenset[int]
+
+
+class BlockMemory(Protocol):
+    """What whole blocks are copied in: keys and values, and their shadow."""
+
+    def copy_blocks(self, sources: SequenceOf[int], targets: SequenceOf[int]) -> None: ...
+
+    def move_blocks(self, blocks: SequenceOf[int], other: BlockMemory, other_blocks: SequenceOf[int]) -> None: ...
+
+
+class TorchExecutor:
+    """Runs plans of single steps for one group of full attention; block ids of the plan index `kv` and `host_kv`.
+
+    `num_sampled` counts the positions at which a token was due, `num_near_ties` those whose two best logits lie within
+    NEAR_TIE_LOGITS. With a `shadow`, every block operation is repeated on its tags and every read is checked.
+    """
+
+    def __init__(
+        self,
+        decoder: Decoder,
+        kv: PagedKV,
+        host_kv: PagedKV | None,
+        tokens: TokenStore,
+        sampling: Sampling = Sampling(),
+        shadow: Shadow | None = None,
+    ) -> None:
+        self.tokens = tokens
+        self.num_sampled = 0
+        self.num_near_ties = 0
+        self._decoder = decoder
+        self._kv = kv
+        self._sampling = sampling
+        self._shadow = shadow
+        self._memories: list[tuple[BlockMemory, BlockMemory | None]] = [(kv, host_kv)]
+        if shadow is not None:
+            self._memories.append((shadow.device, shadow.host))
+
+    def run(self, plan: StepPlan) -> StepOutput:
+        """Computes the step. Raises ShadowError where a sequence would read KV that is not its own."""
+        self._move_blocks(plan)
+        rows = self._rows(plan)
+        batch = self._pack(rows)
+        if self._shadow is not None:
+            self._shadow.write(rows, batch)
+            self._shadow.check(plan, rows, batch)
+        logits = self._decoder.forward(batch, self._kv)
+        output = self._sample([row for row in rows if row.wants_logits], logits)
+        if logits.device.type == "cuda":
+            torch.cuda.synchronize(logits.device)  # or the clock would read the launch, not the work
+        return output
+
+    # ---- block operations -----------------------------------------------------------------------------------------
+
+    def _move_blocks(self, plan: StepPlan) -> None:
+        for copies, operation in (
+            (plan.swap_outs, self._swap_out),
+            (plan.swap_ins, self._swap_in),
+            (plan.copies, self._copy),
+        ):
+            if copies:
+                operation(copies)
+
+    def _swap_out(self, copies: SequenceOf[BlockCopy]) -> None:
+        sources, targets = zip(*copies, strict=True)
+        for device, host in self._memories:
+            device.move_blocks(sources, _present(host), targets)
+
+    def _swap_in(self, copies: SequenceOf[BlockCopy]) -> None:
+        sources, targets = zip(*copies, strict=True)
+        for device, host in self._memories:
+            _present(host).move_blocks(sources, device, targets)
+
+    def _copy(self, copies: SequenceOf[BlockCopy]) -> None:
+        sources, targets = zip(*copies, strict=True)
+        for device, _ in self._memories:
+            device.copy_blocks(sources, targets)
+
+    # ---- the batch ------------------------------------------------------------------------------------------------
+
+    def _rows(self, plan: StepPlan) -> list[StepRow]:
+        """The step's work, single tokens first: the order in which a batch is packed."""
+        rows = [
+            StepRow(sequence, self.tokens.of(sequence), start, num_new, start + num_new == sequence.num_known)
+            for sequence, start, num_new in plan.scheduled()
+        ]
+        rows.sort(key=lambda row: row.num_new > 1)
+        return rows
+
+    def _pack(self, rows: SequenceOf[StepRow]) -> BatchInput:
+        items = [
+            BatchItem(row.tokens.known[row.start : row.end], row.start, self._block_ids(row.sequence), row.wants_logits)
+            for row in rows
+        ]
+        return build_batch(items, self._kv.block_size, self._decoder.device)
+
+    def _block_ids(self, sequence: Sequence) -> list[int]:
+        return [block.block_id for block in sequence.tables[0]]
+
+    # ---- the next tokens ------------------------------------------------------------------------------------------
+
+    def _sample(self, rows: SequenceOf[StepRow], logits: Tensor) -> StepOutput:
+        """Draws for every sequence whose known text is complete, and for the samples that start from its fresh prompt."""
+        draws = [(place, sequence) for place, row in enumerate(rows) for sequence in [row.sequence, *_forked(row)]]
+        if not draws:
+            return StepOutput({}, frozenset())
+        if len(draws) > len(rows):
+            logits = logits[torch.tensor([place for place, _ in draws], device=logits.device)]
+        tokens = [self.tokens.of(sequence) for _, sequence in draws]
+        sampled = sample(
+            logits,
+            np.full(len(draws), self._sampling.temperature),
+            self._sampling.seed,
+            np.array([sequence.request.request_id + (sequence.index << 32) for _, sequence in draws], dtype=np.int64),
+            np.array([known.num_known for known in tokens], dtype=np.int64),
+        )
+        self.num_sampled += len(draws)
+        self.num_near_ties += int((sampled.margins < NEAR_TIE_LOGITS).sum())
+        return self._append([sequence for _, sequence in draws], tokens, sampled.token_ids.tolist())
+
+    def _append(
+        self, sequences: SequenceOf[Sequence], tokens: SequenceOf[SequenceTokens], sampled: SequenceOf[int]
+    ) -> StepOutput:
+        new: dict[int, list[int]] = {}
+        stopped = []
+        for sequence, known, best in zip(sequences, tokens, sampled, strict=True):
+            token = known.append(best)
+            if sequence.rank >= 0:  # samples get their rank when the step is committed
+                new[sequence.rank] = [token]
+                if self.tokens.output.stops(token):
+                    stopped.append(sequence.rank)
+        return StepOutput(new, frozenset(stopped))
+
+
+def _forked(row: StepRow) -> list[Sequence]:
+    """The samples that begin with this row's logits: their prompt was computed once, by the row's sequence."""
+    request = row.sequence.request
+    if request.num_samples == 1 or row.tokens.num_outputs:
+        return []
+    return [sequence for sequence in request.live if sequence.rank < 0]
+
+
+def _present(host: BlockMemory | None) -> BlockMemory:
+    if host is None:
+        raise ValueError("the plan swaps blocks, but the executor was given no host memory")
+    return host

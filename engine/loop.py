@@ -1,0 +1,126 @@
+"""The engine's loop: the same inputs, scheduler and order of events as the simulator's replica, on a real clock."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+from core.errors import InputError
+from core.inputs_log import InputsLog
+from core.plan import StepPlan, StepResult
+from core.scheduler import Scheduler
+from core.source import InputKind, RequestSource
+from engine.clock import EngineClock
+from engine.executor import StepOutput
+from engine.interrupt import DeferredInterrupt
+
+
+class StepExecutor(Protocol):
+    """Carries a plan out; returns when it is done."""
+
+    def run(self, plan: StepPlan) -> StepOutput: ...
+
+
+class EngineRun(NamedTuple):
+    """When the run ended on its own time, and whether the user stopped it before its source was exhausted."""
+
+    end_ps: int
+    interrupted: bool
+
+
+def run_engine(
+    source: RequestSource, scheduler: Scheduler, executor: StepExecutor, clock: EngineClock, inputs_log: InputsLog
+) -> EngineRun:
+    """Replays the source to its end, or to the first Ctrl-C.
+
+    Run time is contiguous: a step lasts from the end of the step before to its own end, scheduling included, and idle time is
+    jumped over. Inputs that fall into a step reach the scheduler before the step is committed, those that tie with its end too.
+    Everything that happened is in the scheduler's log and recorder; `inputs_log` holds what the simulator needs to repeat it.
+
+    Raises InputError for a scheduler that the engine cannot follow.
+    """
+    _require_supported(scheduler)
+    loop = _Loop(source, scheduler, executor, clock, inputs_log)
+    with DeferredInterrupt() as interrupt:
+        while not interrupt.requested and loop.advance():
+            clock.probe_if_due(loop.now_ps)
+    return EngineRun(loop.now_ps, interrupt.requested)
+
+
+class _Loop:
+    """One engine run in progress."""
+
+    def __init__(
+        self,
+        source: RequestSource,
+        scheduler: Scheduler,
+        executor: StepExecutor,
+        clock: EngineClock,
+        inputs_log: InputsLog,
+    ) -> None:
+        self.now_ps = 0
+        self._source = source
+        self._scheduler = scheduler
+        self._executor = executor
+        self._clock = clock
+        self._inputs_log = inputs_log
+        self._mark_ps = clock.read_ps()  # of the clock, at `now_ps`
+
+    def advance(self) -> bool:
+        """One step, or a jump to the next input where there is nothing to compute. Returns whether anything was left."""
+        self._take_inputs(self.now_ps)
+        plan = self._next_plan()
+        if plan is not None:
+            self._run_step(plan)
+            return True
+        next_ps = self._source.next_ps()
+        if next_ps is None:
+            return False
+        self.now_ps = next_ps
+        self._mark_ps = self._clock.read_ps()
+        return True
+
+    def _take_inputs(self, until_ps: int) -> None:
+        for time_ps, kind, request in self._source.pop_due(until_ps):
+            if kind is InputKind.ARRIVE:
+                self._inputs_log.arrived(time_ps, request.request_id)
+                if not self._scheduler.add(request, time_ps):
+                    self._source.on_done(request, time_ps)
+            else:
+                self._inputs_log.cancelled(time_ps, request.request_id)
+                self._scheduler.cancel(request, time_ps)
+                self._source.on_done(request, time_ps)
+
+    def _next_plan(self) -> StepPlan | None:
+        """A plan with work in it; None where the scheduler has none until something comes in."""
+        plan = self._scheduler.schedule(self.now_ps)
+        while plan is not None and plan.is_empty and plan.preempted:
+            plan = self._scheduler.schedule(self.now_ps)
+        return None if plan is None or plan.is_empty else plan
+
+    def _run_step(self, plan: StepPlan) -> None:
+        tokens, stopped = self._executor.run(plan)
+        reading_ps = self._clock.read_ps()
+        duration_ps = max(1, reading_ps - self._mark_ps)
+        self._mark_ps = reading_ps
+        self._inputs_log.ran(plan.step, plan.now_ps, duration_ps)
+        end_ps = plan.now_ps + duration_ps
+        self._take_inputs(end_ps)
+        for request in self._scheduler.commit(plan, StepResult((duration_ps,), tokens, stopped)):
+            if request.num_produced_tokens < request.num_output_tokens * request.num_samples:
+                self._inputs_log.stopped(request.request_id, request.num_produced_tokens)
+            self._source.on_done(request, end_ps)
+        self.now_ps = end_ps
+
+
+def _require_supported(scheduler: Scheduler) -> None:
+    config, tables = scheduler.config, scheduler.tables
+    if not config.single_steps:
+        raise InputError("the engine runs one step at a time: build its scheduler with single_steps")
+    if config.keep_cancelled_registrations:
+        raise InputError("keep_cancelled_registrations leaves blocks in the prefix index that were never computed;"
+                         " the engine would read them")
+    if len(tables.groups) != 1 or tables.is_windowed:
+        raise InputError(f"the engine supports one KV group of full attention; the model has {len(tables.groups)} groups"
+                         f"{' with sliding windows' if tables.is_windowed else ''}")
+    if tables.pool.num_blocks is None:
+        raise InputError("the engine's KV memory is finite: set pool.num_blocks to a number")

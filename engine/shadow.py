@@ -1,0 +1,173 @@
+"""Shadow tags: beside every slot of the KV memory, the name of what must lie there, checked wherever KV is used.
+
+Simulator and engine share one control plane, so equal decisions say little about the engine's tensors. A tag goes through the
+same slot mapping, the same block tables and the same copies as K and V; if one of those is wrong, a sequence reads a tag that
+is not its own.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence as SequenceOf
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from core.plan import StepPlan
+from engine.batch import BatchInput
+from engine.step_row import StepRow
+from engine.tokens import SequenceTokens
+
+_EMPTY = -1
+
+
+class ShadowError(RuntimeError):
+    """A sequence was about to read KV of another text, another position, or of nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShadowMemory:
+    """Tags int64 [num_blocks, block_size, 3]: hash of all tokens up to this one, position, token. Always on the CPU."""
+
+    tags: Tensor
+
+    @classmethod
+    def empty(cls, num_blocks: int, block_size: int) -> ShadowMemory:
+        return cls(torch.full((num_blocks, block_size, 3), _EMPTY, dtype=torch.int64))
+
+    def copy_blocks(self, sources: SequenceOf[int], targets: SequenceOf[int]) -> None:
+        self.tags[list(targets)] = self.tags[list(sources)]
+
+    def move_blocks(self, blocks: SequenceOf[int], other: ShadowMemory, other_blocks: SequenceOf[int]) -> None:
+        other.tags[list(other_blocks)] = self.tags[list(blocks)]
+
+
+@dataclass(slots=True)
+class Shadow:
+    """Tags of the device's blocks and of the host's. `num_checked` counts tags by what brought them there.
+
+    A tag read is counted as `hit` (adopted from the prefix index in this step), `copy` or `swap_in` (its block was the target
+    of one in this step), else as `read`.
+    """
+
+    device: ShadowMemory
+    host: ShadowMemory | None = None
+    num_checked: Counter[str] = field(default_factory=Counter)
+    _hashes: dict[tuple[int, int], _PrefixHashes] = field(default_factory=dict)
+
+    @classmethod
+    def beside(cls, num_blocks: int, host_blocks: int, block_size: int) -> Shadow:
+        """An empty shadow of a KV memory of these dimensions."""
+        return cls(ShadowMemory.empty(num_blocks, block_size), ShadowMemory.empty(host_blocks, block_size))
+
+    def write(self, rows: SequenceOf[StepRow], batch: BatchInput) -> None:
+        """Tags the step's new tokens through the slot mapping that K and V go through."""
+        hashes = np.concatenate([self._hashes_of(row)[row.start : row.end] for row in rows])
+        tags = torch.stack([torch.from_numpy(hashes), batch.positions.cpu(), batch.token_ids.cpu()], dim=1)
+        self.device.tags.flatten(0, 1).index_copy_(0, batch.slot_mapping.cpu(), tags)
+
+    def check(self, plan: StepPlan, rows: SequenceOf[StepRow], batch: BatchInput) -> None:
+        """Compares every tag that the step's kernels read with the sequence's own; `rows` in packed order.
+
+        Raises ShadowError at the first difference.
+        """
+        origins = _Origins(plan)
+        decodes, prefills = rows[: batch.num_decodes], rows[batch.num_decodes :]
+        if decodes:
+            self._check(origins, decodes, batch.decode_block_tables, batch.decode_num_kv_tokens)
+        if prefills:
+            self._check(origins, prefills, batch.prefill_block_tables, batch.prefill_num_kv_tokens)
+
+    def _check(self, origins: _Origins, rows: SequenceOf[StepRow], block_tables: Tensor, num_kv_tokens: Tensor) -> None:
+        tags = self.device.tags.numpy()
+        num_kv = num_kv_tokens.cpu().numpy()
+        owner = np.repeat(np.arange(len(rows)), num_kv)
+        position = np.arange(len(owner)) - np.repeat(np.cumsum(num_kv) - num_kv, num_kv)
+        block = block_tables.cpu().numpy()[owner, position // tags.shape[1]]
+        found = tags[block, position % tags.shape[1]]
+        expected = np.stack(
+            [
+                np.concatenate([self._hashes_of(row)[:num] for row, num in zip(rows, num_kv, strict=True)]),
+                position,
+                np.concatenate([row.tokens.known[:num] for row, num in zip(rows, num_kv, strict=True)]),
+            ],
+            axis=1,
+        )
+        wrong = (found != expected).any(axis=1)
+        if wrong.any():
+            first = int(np.argmax(wrong))
+            row = rows[owner[first]]
+            raise ShadowError(
+                f"step {origins.step}, request {row.sequence.request.request_id}, sample {row.sequence.index}, position"
+                f" {position[first]} ({origins.name(row, position[first], block[first])}), block {block[first]}: expected"
+                f" {_told(expected[first])}, found {_told(found[first])}"
+            )
+        self.num_checked += origins.count(rows, num_kv, block)
+
+    def _hashes_of(self, row: StepRow) -> np.ndarray:
+        key = (row.sequence.request.request_id, row.sequence.index)
+        if key not in self._hashes:
+            self._hashes[key] = _PrefixHashes()
+        return self._hashes[key].of(row.tokens)
+
+
+class _Origins:
+    """How the blocks read in this step got their content."""
+
+    def __init__(self, plan: StepPlan) -> None:
+        self.step = plan.step
+        self._hit_tokens = plan.hit_tokens
+        self._copied = [copy.target_id for copy in plan.copies]
+        self._swapped_in = [copy.target_id for copy in plan.swap_ins]
+
+    def name(self, row: StepRow, position: int, block: int) -> str:
+        if block in self._copied:
+            return "copy"
+        if block in self._swapped_in:
+            return "swap_in"
+        return "hit" if position < self._hits_of(row) else "read"
+
+    def count(self, rows: SequenceOf[StepRow], num_kv: np.ndarray, block: np.ndarray) -> Counter[str]:
+        moved = {"copy": self._copied, "swap_in": self._swapped_in}
+        counts = Counter({name: int(np.isin(block, blocks).sum()) for name, blocks in moved.items() if blocks})
+        counts["hit"] = sum(map(self._hits_of, rows)) if self._hit_tokens else 0
+        counts["read"] = int(num_kv.sum()) - counts.total()
+        return counts
+
+    def _hits_of(self, row: StepRow) -> int:
+        return self._hit_tokens.get(row.sequence.request.request_id, 0) if row.sequence.request.num_samples == 1 else 0
+
+
+class _PrefixHashes:
+    """64-bit hashes of a sequence's prefixes: sums, modulo 2^64, of one scrambled word for each (position, token)."""
+
+    def __init__(self) -> None:
+        self._hashes = np.empty(0, dtype=np.int64)
+
+    def of(self, tokens: SequenceTokens) -> np.ndarray:
+        """int64 [num_known]; computed for new tokens only."""
+        num_hashed = len(self._hashes)
+        if num_hashed < tokens.num_known:
+            new = tokens.known[num_hashed:].astype(np.uint64)
+            words = _scramble(new + _scramble(np.arange(num_hashed, tokens.num_known, dtype=np.uint64)))
+            last = self._hashes[-1:].astype(np.uint64)
+            sums = np.cumsum(np.concatenate([last, words]), dtype=np.uint64)[len(last) :]
+            self._hashes = np.concatenate([self._hashes, sums.astype(np.int64)])
+        return self._hashes
+
+
+def _scramble(words: np.ndarray) -> np.ndarray:
+    """The output function of SplitMix64 (Steele, Lea, Flood 2014): a bijection of uint64."""
+    words = words + np.uint64(0x9E3779B97F4A7C15)
+    words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return words ^ (words >> np.uint64(31))
+
+
+def _told(tag: np.ndarray) -> str:
+    prefix, position, token = tag.tolist()
+    if position == _EMPTY:
+        return "nothing"
+    return f"token {token} at position {position} of text {prefix & (2**64 - 1):016x}"

@@ -1,0 +1,22 @@
+"""One sequence's work in a step, as the executor and the shadow see it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from core.request import Sequence
+from engine.tokens import SequenceTokens
+
+
+class StepRow(NamedTuple):
+    """`num_new` tokens from position `start` on; logits are wanted where they reach the end of the known text."""
+
+    sequence: Sequence
+    tokens: SequenceTokens
+    start: int
+    num_new: int
+    wants_logits: bool
+
+    @property
+    def end(self) -> int:
+        return self.start + self.num_new

@@ -50,8 +50,8 @@ class InputsLog:
 class RecordedInputs:
     """A recorded run as its replay wants it.
 
-    `durations_ps[i]` is what step i took; 0 where it had nothing to compute and took no time. `num_output_tokens` holds the
-    lengths of requests that stopped early. Arrivals and cancellations are (time_ps, request id).
+    `durations_ps[i]` is what step i took; 0 where it had nothing to compute and took no time. `num_output_tokens` holds
+    the lengths of requests that stopped early. Arrivals and cancellations are (time_ps, request id).
     """
 
     durations_ps: list[int] = field(default_factory=list)

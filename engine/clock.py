@@ -30,7 +30,7 @@ class Probe(Protocol):
 
 
 class DriftProbe:
-    """A bf16 MLP that takes about 5 ms on one core of 2024: the same work every time, so its duration tells the machine's speed."""
+    """A bf16 MLP, about 5 ms on one core of 2024: always the same work, so its duration tells the machine's speed."""
 
     _NUM_ROWS, _HIDDEN, _INTERMEDIATE, _NUM_PASSES = 64, 576, 1536, 8
 
@@ -54,8 +54,8 @@ class DriftProbe:
 class EngineClock:
     """Reads `read_ns`, less what the probe took.
 
-    With a probe, `probe_if_due` runs it once per quarter second of clock; `probe_readings` then serve to normalise step times
-    for the machine's drift.
+    With a probe, `probe_if_due` runs it once per quarter second of clock; `probe_readings` then serve to normalise step
+    times for the machine's drift.
     """
 
     def __init__(self, read_ns: Callable[[], int], probe: Probe | None = None) -> None:
@@ -82,7 +82,7 @@ class EngineClock:
 
 
 def engine_clock(mode: str, probe: Probe | None = None) -> EngineClock:
-    """The clock of `engine.clock=wall|cpu`. `cpu` counts this process alone, so neighbours disturb it less; use one thread.
+    """The clock of `engine.clock=wall|cpu`. `cpu` counts this process alone: neighbours disturb it less.
 
     Raises InputError for any other mode.
     """

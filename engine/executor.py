@@ -138,7 +138,7 @@ class TorchExecutor:
     # ---- the next tokens ------------------------------------------------------------------------------------------
 
     def _sample(self, rows: SequenceOf[StepRow], logits: Tensor) -> StepOutput:
-        """Draws for every sequence whose known text is complete, and for the samples that start from its fresh prompt."""
+        """Draws for every row of `logits`, and for the samples that start from a fresh prompt."""
         draws = [(place, sequence) for place, row in enumerate(rows) for sequence in [row.sequence, *_forked(row)]]
         if not draws:
             return StepOutput({}, frozenset())

@@ -32,9 +32,10 @@ def run_engine(
 ) -> EngineRun:
     """Replays the source to its end, or to the first Ctrl-C.
 
-    Run time is contiguous: a step lasts from the end of the step before to its own end, scheduling included, and idle time is
-    jumped over. Inputs that fall into a step reach the scheduler before the step is committed, those that tie with its end too.
-    Everything that happened is in the scheduler's log and recorder; `inputs_log` holds what the simulator needs to repeat it.
+    Run time is contiguous: a step lasts from the end of the step before to its own end, scheduling included, and idle
+    time is jumped over. Inputs that fall into a step, or tie with its end, reach the scheduler before it is committed.
+    Everything that happened is in the scheduler's log and recorder; `inputs_log` holds what the simulator needs to
+    repeat it.
 
     Raises InputError for a scheduler that the engine cannot follow.
     """
@@ -66,7 +67,7 @@ class _Loop:
         self._mark_ps = clock.read_ps()  # of the clock, at `now_ps`
 
     def advance(self) -> bool:
-        """One step, or a jump to the next input where there is nothing to compute. Returns whether anything was left."""
+        """One step, or a jump to the next input where nothing can be computed. Returns whether anything was left."""
         self._take_inputs(self.now_ps)
         plan = self._next_plan()
         if plan is not None:
@@ -117,10 +118,14 @@ def _require_supported(scheduler: Scheduler) -> None:
     if not config.single_steps:
         raise InputError("the engine runs one step at a time: build its scheduler with single_steps")
     if config.keep_cancelled_registrations:
-        raise InputError("keep_cancelled_registrations leaves blocks in the prefix index that were never computed;"
-                         " the engine would read them")
+        raise InputError(
+            "keep_cancelled_registrations leaves blocks in the prefix index that were never computed;"
+            " the engine would read them"
+        )
     if len(tables.groups) != 1 or tables.is_windowed:
-        raise InputError(f"the engine supports one KV group of full attention; the model has {len(tables.groups)} groups"
-                         f"{' with sliding windows' if tables.is_windowed else ''}")
+        raise InputError(
+            f"the engine supports one KV group of full attention; the model has {len(tables.groups)} groups"
+            f"{' with sliding windows' if tables.is_windowed else ''}"
+        )
     if tables.pool.num_blocks is None:
         raise InputError("the engine's KV memory is finite: set pool.num_blocks to a number")

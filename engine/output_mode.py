@@ -30,7 +30,7 @@ class OutputMode(ABC):
 
 
 class ForcedTokens(OutputMode):
-    """The recorded outputs. The model still computes and samples, so that the next turn of a session finds the KV of its prompt."""
+    """The recorded outputs, so that the next turn of a session finds the KV of its prompt."""
 
     def forced(self, request: Request, source: PromptTokens) -> np.ndarray:
         recorded = source.recorded_output_tokens(request.request_id)
@@ -62,8 +62,8 @@ class EndOfSequence(OutputMode):
     def forced(self, request: Request, source: PromptTokens) -> None:
         if request.num_samples > 1:
             raise InputError(
-                f"engine.output=eos: request {request.request_id} has {request.num_samples} samples, which may not end apart;"
-                " use forced_length"
+                f"engine.output=eos: request {request.request_id} has {request.num_samples} samples, which may not end"
+                " apart; use forced_length"
             )
 
     def stops(self, token: int) -> bool:

@@ -1,8 +1,8 @@
 """Shadow tags: beside every slot of the KV memory, the name of what must lie there, checked wherever KV is used.
 
-Simulator and engine share one control plane, so equal decisions say little about the engine's tensors. A tag goes through the
-same slot mapping, the same block tables and the same copies as K and V; if one of those is wrong, a sequence reads a tag that
-is not its own.
+Simulator and engine share one control plane, so equal decisions say little about the engine's tensors. A tag goes
+through the same slot mapping, the same block tables and the same copies as K and V; if one of those is wrong, a
+sequence reads a tag that is not its own.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ class ShadowMemory:
 class Shadow:
     """Tags of the device's blocks and of the host's. `num_checked` counts tags by what brought them there.
 
-    A tag read is counted as `hit` (adopted from the prefix index in this step), `copy` or `swap_in` (its block was the target
-    of one in this step), else as `read`.
+    A tag read is counted as `hit` (adopted from the prefix index in this step), `copy` or `swap_in` (its block was the
+    target of one in this step), else as `read`.
     """
 
     device: ShadowMemory
@@ -98,12 +98,8 @@ class Shadow:
         wrong = (found != expected).any(axis=1)
         if wrong.any():
             first = int(np.argmax(wrong))
-            row = rows[owner[first]]
-            raise ShadowError(
-                f"step {origins.step}, request {row.sequence.request.request_id}, sample {row.sequence.index}, position"
-                f" {position[first]} ({origins.name(row, position[first], block[first])}), block {block[first]}: expected"
-                f" {_told(expected[first])}, found {_told(found[first])}"
-            )
+            place = origins.describe(rows[owner[first]], int(position[first]), int(block[first]))
+            raise ShadowError(f"{place}: expected {_told(expected[first])}, found {_told(found[first])}")
         self.num_checked += origins.count(rows, num_kv, block)
 
     def _hashes_of(self, row: StepRow) -> np.ndarray:
@@ -117,12 +113,19 @@ class _Origins:
     """How the blocks read in this step got their content."""
 
     def __init__(self, plan: StepPlan) -> None:
-        self.step = plan.step
+        self._step = plan.step
         self._hit_tokens = plan.hit_tokens
         self._copied = [copy.target_id for copy in plan.copies]
         self._swapped_in = [copy.target_id for copy in plan.swap_ins]
 
-    def name(self, row: StepRow, position: int, block: int) -> str:
+    def describe(self, row: StepRow, position: int, block: int) -> str:
+        request_id, sample = row.sequence.request.request_id, row.sequence.index
+        origin = self._name(row, position, block)
+        return (
+            f"step {self._step}, request {request_id}, sample {sample}, position {position}, block {block} ({origin})"
+        )
+
+    def _name(self, row: StepRow, position: int, block: int) -> str:
         if block in self._copied:
             return "copy"
         if block in self._swapped_in:
@@ -137,7 +140,7 @@ class _Origins:
         return counts
 
     def _hits_of(self, row: StepRow) -> int:
-        return self._hit_tokens.get(row.sequence.request.request_id, 0) if row.sequence.request.num_samples == 1 else 0
+        return self._hit_tokens.get(row.sequence.request.request_id, 0)
 
 
 class _PrefixHashes:

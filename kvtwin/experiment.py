@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -55,6 +55,14 @@ class Experiment:
             self.scheduler, self.pool, self.policies, log, Recorder(), self.prefix_caching, self.groups, self.seed
         )
 
+    def with_recorded_outputs(self) -> Experiment:
+        """The same, where requests produce the very outputs that the trace recorded."""
+        return replace(self, replay=replace(self.replay, outputs_as_recorded=True))
+
+    def spanning(self) -> Experiment:
+        """The same without single steps: as the simulator runs it."""
+        return replace(self, scheduler=replace(self.scheduler, single_steps=False))
+
     def source(self, num_output_tokens: dict[int, int] | None = None) -> TraceSource:
         return TraceSource(self.trace, self.replay, num_output_tokens)
 
@@ -65,6 +73,7 @@ def load_experiment(
     default_num_blocks: int,
     default_max_model_len: int | None,
     single_steps: bool,
+    outputs_as_recorded: bool = True,
     policies: Mapping[str, type[Policy] | partial[Any]] | None = None,
     trace: Trace | None = None,
 ) -> Experiment:
@@ -88,6 +97,7 @@ def load_experiment(
             Arrivals(config.trace.arrivals),
             config.trace.concurrency,
             max_model_len,
+            outputs_as_recorded,
         ),
         scheduler=SchedulerConfig(
             max_num_seqs=config.scheduler.max_num_seqs,

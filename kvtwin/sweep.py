@@ -18,6 +18,9 @@ from core.errors import InputError
 from kvtwin.naming import check_choices
 
 
+INTERRUPTED = 130  # exit status after Ctrl-C
+
+
 @dataclass(frozen=True)
 class JobOutcome:
     """What one job gives back: its summary, or why it failed."""

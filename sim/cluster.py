@@ -45,10 +45,10 @@ class Replica:
         if self._plan is not None:
             scheduler.extend(self._plan, self._executor.begun(now_ps))
         if given.kind is InputKind.ARRIVE:
-            if not scheduler.add(given.request, now_ps):
+            is_queued = scheduler.add(given.request, now_ps)
+            if not is_queued:
                 self.on_done([given.request])
-                return
-            must_cut = scheduler.wants_step_now(given.request)
+            must_cut = is_queued and scheduler.wants_step_now(given.request)
         else:
             scheduler.cancel(given.request, now_ps)
             self.on_done([given.request])
@@ -79,6 +79,7 @@ class Replica:
         while plan is not None and plan.is_empty and plan.preempted:
             plan = self._scheduler.schedule(now_ps)
         if plan is None or plan.is_empty:
+            self._alarm = None  # all that came in at this instant has been seen
             return  # nothing to do until the next input
         self._plan = plan
         self._wake_after(self._executor.submit(plan) - now_ps)

@@ -31,6 +31,7 @@ class ReplayConfig:
     arrivals: Arrivals = Arrivals.RECORDED
     concurrency: int = 1
     max_model_len: int | None = None  # a row with more tokens than that is rejected
+    outputs_as_recorded: bool = True  # False: the model makes up its own outputs, which nobody else shares
 
 
 class TraceSource(RequestSource):
@@ -142,7 +143,7 @@ class TraceSource(RequestSource):
             return HashKeys(row, trace.hash_ids.row(row).tolist(), trace.hash_block_tokens, size, num_prompt, salt)
         if trace.prompt_segments is not None:
             segments = trace.prompt_segments.row(row).tolist()
-            if trace.output_segments is not None:
+            if trace.output_segments is not None and self._config.outputs_as_recorded:
                 segments += trace.output_segments.row(row).tolist()
             positions = chain.from_iterable(range(start, start + num) for start, num in segments)
             return TokenKeys(row, positions, size, num_prompt, salt)

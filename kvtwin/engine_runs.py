@@ -1,0 +1,143 @@
+"""One run on the real engine, from setup to records."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from statistics import median
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from omegaconf import DictConfig
+
+from core.decision_log import DecisionLog
+from core.errors import InputError
+from core.inputs_log import InputsLog
+from core.interfaces import Policy
+from core.plan import StepPlan
+from core.scheduler import Scheduler
+from core.units import PS_PER_S
+from engine.clock import DriftProbe, ProbeReading, engine_clock
+from engine.executor import Sampling, StepOutput, TorchExecutor
+from engine.kv_cache import allocate_kv
+from engine.loop import run_engine
+from engine.shadow import Shadow
+from engine.tokens import TokenStore
+from kvtwin.engine_setup import EngineSetup, LoadedModel, load_engine_setup
+from kvtwin.progress import Progress, progress_bar
+from kvtwin.simulating import check_any_ran
+from kvtwin.summary import Cost, RunRecords, collect_records
+from sim.cost_model import StepWork, work_of
+from traces.schema import Trace
+
+INPUTS_FILE = "inputs.jsonl.gz"
+
+
+@dataclass(frozen=True)
+class EngineResult:
+    """A run's records, and what validation and calibration want of it besides."""
+
+    records: RunRecords
+    log: DecisionLog
+    works: list[StepWork]  # by executed step
+    durations_s: NDArray[np.float64]  # likewise
+    probe_readings: list[ProbeReading]
+    interrupted: bool
+
+
+@dataclass
+class _Observed:
+    """The executor, with the work of each step noted and the progress shown."""
+
+    executor: TorchExecutor
+    scheduler: Scheduler
+    progress: Progress
+    works: list[StepWork] = field(default_factory=list)
+
+    def run(self, plan: StepPlan) -> StepOutput:
+        self.works.append(work_of(plan))
+        self.progress.show(len(self.scheduler.recorder.done))
+        return self.executor.run(plan)
+
+
+@dataclass(frozen=True)
+class EngineRunner:
+    """Runs the setup as often as wanted: every run starts with an empty cache."""
+
+    setup: EngineSetup
+
+    def run(self, label: str = "engine") -> EngineResult:
+        """Replays the trace once. Ctrl-C ends it at a step boundary and keeps what ran, marked as interrupted."""
+        setup, experiment = self.setup, self.setup.experiment
+        wall_s, cpu_s = time.perf_counter(), time.process_time()
+        scheduler = experiment.build(DecisionLog())
+        shadow = self._shadow()
+        executor = self._executor(shadow)
+        clock = engine_clock(setup.settings.clock, DriftProbe())
+        inputs = InputsLog()
+        with progress_bar(label, experiment.trace.num_requests) as progress:
+            observed = _Observed(executor, scheduler, progress)
+            ended = run_engine(experiment.source(), scheduler, observed, clock, inputs)
+        if not ended.interrupted:
+            check_any_ran(experiment, scheduler.recorder.done)
+        spent = Cost(time.perf_counter() - wall_s, time.process_time() - cpu_s)
+        records = collect_records(
+            experiment,
+            scheduler,
+            "engine",
+            spent,
+            interrupted=ended.interrupted,
+            extra={"engine": self._engine_block(executor, shadow, clock.probe_readings)},
+        )
+        records.files[INPUTS_FILE] = inputs.to_bytes()
+        durations_s = np.array(scheduler.recorder.step_duration_ps, dtype=np.float64) / PS_PER_S
+        return EngineResult(
+            records, scheduler.log, observed.works, durations_s, clock.probe_readings, ended.interrupted
+        )
+
+    def _shadow(self) -> Shadow | None:
+        pool = self.setup.experiment.pool
+        if not self.setup.settings.shadow or pool.num_blocks is None:
+            return None
+        return Shadow.beside(pool.num_blocks + pool.first_block_id, pool.host_blocks, pool.block_size_tokens)
+
+    def _executor(self, shadow: Shadow | None) -> TorchExecutor:
+        setup, experiment = self.setup, self.setup.experiment
+        decoder, pool = setup.model.decoder, experiment.pool
+        if pool.num_blocks is None:
+            raise InputError("pool.num_blocks=unbounded: the engine's KV memory is finite; expected a number or auto")
+        size = pool.block_size_tokens
+        num_ids = pool.num_blocks + pool.first_block_id
+        kv = allocate_kv(decoder.shape, num_ids, size, decoder.dtype, decoder.device)
+        host = allocate_kv(decoder.shape, pool.host_blocks, size, decoder.dtype, "cpu") if pool.host_blocks else None
+        tokens = TokenStore(setup.tokens, setup.new_output_mode(), decoder.shape.max_positions)
+        sampling = Sampling(setup.settings.temperature, experiment.seed)
+        return TorchExecutor(decoder, kv, host, tokens, sampling, shadow)
+
+    def _engine_block(
+        self, executor: TorchExecutor, shadow: Shadow | None, readings: list[ProbeReading]
+    ) -> dict[str, Any]:
+        decoder, settings = self.setup.model.decoder, self.setup.settings
+        return {
+            "weights": self.setup.model.origin,
+            "device": str(decoder.device),
+            "dtype": str(decoder.dtype).removeprefix("torch."),
+            "threads": settings.threads,
+            "clock": settings.clock,
+            "num_sampled": executor.num_sampled,
+            "num_near_ties": executor.num_near_ties,
+            "shadow_checked": dict(shadow.num_checked) if shadow else None,
+            "probe_s": median(reading.duration_ps for reading in readings) / PS_PER_S if readings else None,
+        }
+
+
+def load_engine_run(
+    config: DictConfig,
+    policies: Mapping[str, type[Policy] | partial[Any]] | None = None,
+    trace: Trace | None = None,
+    model: LoadedModel | None = None,
+) -> EngineRunner:
+    return EngineRunner(load_engine_setup(config, policies, trace, model))

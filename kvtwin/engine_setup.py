@@ -1,0 +1,158 @@
+"""From a configuration to an engine: weights, tokens of the trace, threads, device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from omegaconf import DictConfig
+
+from core.errors import InputError
+from core.interfaces import Policy
+from core.model_shape import ModelShape
+from kvtwin.experiment import Experiment, instantiate_one, load_experiment
+from kvtwin.prompt_tokens import TraceTokens, corpus_text
+from traces.schema import Trace
+
+try:
+    import torch
+
+    from engine.decoder_shape import DecoderShape
+    from engine.kv_cache import kv_block_bytes
+    from engine.model import Decoder
+    from engine.output_mode import EndOfSequence, ForcedLength, ForcedTokens, OutputMode
+    from engine.smollm2 import find_smollm2_135m
+    from engine.tokenizer import BPECodec, ByteCodec, TextCodec
+    from engine.weights import TOKENIZER_FILE, load_weights, random_weights
+except ModuleNotFoundError as error:
+    raise InputError(f"the engine needs {error.name}: pip install 'kvtwin[engine]'") from None
+
+REAL_WEIGHTS = {"smollm2_135m": find_smollm2_135m}
+REAL_ORIGIN = "SmolLM2-135M-Instruct, as dequantized from Q4_1"
+EOS_IDS = {"smollm2_135m": frozenset({0, 2})}  # <|endoftext|>, <|im_end|>
+CHOICES = {
+    "engine.output": ("auto", "forced_tokens", "forced_length", "eos"),
+    "engine.clock": ("wall", "cpu"),
+    "engine.dtype": ("auto", "bfloat16", "float32"),
+    "engine.weights": ("auto", "real", "random"),
+}
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A decoder with its tokenizer, and what to say about where its weights came from."""
+
+    decoder: Decoder
+    codec: TextCodec
+    origin: str
+    notice: str  # empty where real weights run
+
+
+@dataclass(frozen=True)
+class EngineSetup:
+    """Everything that stays from run to run on one engine; KV memory and control plane are made anew for each."""
+
+    experiment: Experiment
+    model: LoadedModel
+    tokens: TraceTokens
+    new_output_mode: Callable[[], OutputMode]
+    settings: DictConfig  # the `engine` block
+
+
+def load_engine_setup(
+    config: DictConfig,
+    policies: Mapping[str, type[Policy] | partial[Any]] | None = None,
+    trace: Trace | None = None,
+    model: LoadedModel | None = None,
+) -> EngineSetup:
+    """Reads trace and weights. `model` reuses one that is loaded already. Raises InputError for what cannot run."""
+    for key, allowed in CHOICES.items():
+        value = config.engine[key.partition(".")[2]]
+        if value not in allowed:
+            raise InputError(f"{key}={value}: expected one of {', '.join(allowed)}")
+    torch.set_num_threads(config.engine.threads)
+    shape: ModelShape = instantiate_one(config.model, "model")
+    loaded = model or load_model(config, shape)
+    experiment = load_experiment(
+        config,
+        default_num_blocks=_blocks_that_fit(config, loaded.decoder),
+        default_max_model_len=shape.max_context_tokens,
+        single_steps=True,
+        outputs_as_recorded=False,
+        policies=policies,
+        trace=trace,
+    )
+    mode = _output_mode(config, experiment.trace)
+    if mode == "forced_tokens":
+        experiment = experiment.with_recorded_outputs()
+    tokens = TraceTokens(experiment.trace, loaded.codec.encode_corpus(corpus_text()), shape.vocab_size)
+    return EngineSetup(experiment, loaded, tokens, partial(_new_output_mode, mode, shape.name), config.engine)
+
+
+def _blocks_that_fit(config: DictConfig, decoder: Decoder) -> int:
+    block_bytes = kv_block_bytes(decoder.shape, config.pool.block_size_tokens, decoder.dtype)
+    num_blocks = int(config.engine.pool_bytes) // block_bytes
+    if num_blocks < 1:
+        raise InputError(f"engine.pool_bytes={config.engine.pool_bytes}: one block takes {block_bytes} bytes")
+    return num_blocks
+
+
+def load_model(config: DictConfig, shape: ModelShape) -> LoadedModel:
+    """Real weights where they are asked for, or wanted and at hand; else seeded random ones of the shape."""
+    dtype = torch.float32 if config.engine.dtype == "float32" else torch.bfloat16
+    device = config.engine.device
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    find = REAL_WEIGHTS.get(shape.name)
+    folder = find() if find and config.engine.weights != "random" else None
+    if folder is not None:
+        decoder_shape, weights = load_weights(folder, dtype, device)
+        codec = BPECodec.load(folder / TOKENIZER_FILE)
+        return LoadedModel(Decoder(decoder_shape, weights), codec, REAL_ORIGIN, "")
+    if config.engine.weights == "real":
+        hint = f"fetch them: kvtwin model fetch {shape.name}" if find else f"known for {', '.join(REAL_WEIGHTS)}"
+        raise InputError(f"engine.weights=real: no weights of {shape.name} at hand; {hint}")
+    decoder_shape = _decoder_shape(shape)
+    weights = random_weights(decoder_shape, config.seed, dtype, device)
+    origin = f"random weights, seed {config.seed}"
+    notice = f"{origin}: the words mean nothing, the work is that of {shape.name}"
+    return LoadedModel(Decoder(decoder_shape, weights), ByteCodec(shape.vocab_size), origin, notice)
+
+
+def _decoder_shape(shape: ModelShape) -> DecoderShape:
+    if shape.latent_dim or shape.num_experts or shape.num_window_layers or shape.num_kv_layers != shape.num_layers:
+        raise InputError(
+            f"model={shape.name}: the engine runs decoders with full attention in every layer so far; latent attention, "
+            f"experts, sliding windows and shared layers are not built yet"
+        )
+    return DecoderShape(
+        shape.num_layers,
+        shape.hidden,
+        shape.num_heads,
+        shape.num_kv_heads,
+        shape.head_dim,
+        shape.intermediate,
+        shape.vocab_size,
+        shape.max_context_tokens,
+        tied=shape.tied_embeddings,
+    )
+
+
+def _output_mode(config: DictConfig, trace: Trace) -> str:
+    if config.engine.output != "auto":
+        return str(config.engine.output)
+    return "forced_tokens" if trace.output_segments is not None else "forced_length"
+
+
+def _new_output_mode(mode: str, model_name: str) -> OutputMode:
+    if mode == "forced_tokens":
+        return ForcedTokens()
+    if mode == "forced_length":
+        return ForcedLength()
+    if model_name not in EOS_IDS:
+        raise InputError(
+            f"engine.output=eos: the end-of-sequence token of {model_name} is not known; use forced_length"
+        )
+    return EndOfSequence(EOS_IDS[model_name])

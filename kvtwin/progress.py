@@ -1,0 +1,38 @@
+"""A progress bar on a terminal, nothing elsewhere."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+
+class Progress(Protocol):
+    def show(self, num_done: int) -> None: ...
+
+
+class _Silent:
+    def show(self, num_done: int) -> None:
+        pass
+
+
+@contextmanager
+def progress_bar(label: str, total: int) -> Iterator[Progress]:
+    """Shows how many of `total` requests are done, on standard error; silent where that is no terminal."""
+    if not sys.stderr.isatty():
+        yield _Silent()
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import Progress as RichProgress
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with RichProgress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(label, total=total)
+
+        class _Shown:
+            def show(self, num_done: int) -> None:
+                bar.update(task, completed=num_done)
+
+        yield _Shown()

@@ -41,7 +41,8 @@ class BlockPool:
         self.first_block_id = first_block_id
         self.index = index
         self.num_referenced = 0
-        self.num_cached = 0  # held by the eviction policy
+        self.num_cached = 0  # with content, and nobody references them
+        self._num_evictable = 0  # held by the eviction policy: cached, and under APPEND_ALL also released without content
         self.num_evictions = 0
         self.blocks: list[Block] = []  # every block ever used, by id
         self._eviction = eviction
@@ -55,6 +56,11 @@ class BlockPool:
         if self.num_blocks is None:
             return 1 << 62
         return self.num_blocks - self.num_referenced
+
+    @property
+    def num_free(self) -> int:
+        """Blocks that are taken before anything is evicted."""
+        return self.num_available - self._num_evictable
 
     def take(self, num_blocks: int, request_id: int, incoming: BlockKey | None = None) -> list[Block]:
         """Returns `num_blocks` blocks with reference count 1, evicting where nothing is free. O(log n) a block."""
@@ -95,8 +101,9 @@ class BlockPool:
 
     def _evict(self, num_blocks: int, incoming: BlockKey | None) -> list[Block]:
         victims = [self._eviction.pop_victim(incoming) for _ in range(num_blocks)]
-        self.num_cached -= num_blocks
+        self._num_evictable -= num_blocks
         hashed = [block for block in victims if block.key is not None]
+        self.num_cached -= len(hashed)
         self.num_evictions += len(hashed)
         self._log.blocks(Event.EVICT, NO_REQUEST, hashed)
         for block in hashed:
@@ -113,6 +120,7 @@ class BlockPool:
             block.ref_count += 1
         if idle:
             self.num_cached -= len(idle)
+            self._num_evictable -= len(idle)
             self.num_referenced += len(idle)
             self._eviction.on_acquire(idle)
 
@@ -127,14 +135,14 @@ class BlockPool:
             return
         self.num_referenced -= len(freed)
         self._log.blocks(Event.FREE, request_id, freed)
+        hashed = [block for block in freed if block.key is not None]
+        self.num_cached += len(hashed)
         if self._keep_unhashed_apart:
-            unhashed = [block for block in freed if block.key is None]
-            self._free.extend(reversed(unhashed))
-            if len(unhashed) == len(freed):
-                return
-            freed = [block for block in freed if block.key is not None]
-        self.num_cached += len(freed)
-        self._eviction.on_release(freed)
+            self._free.extend([block for block in reversed(freed) if block.key is None])
+            freed = hashed
+        if freed:
+            self._num_evictable += len(freed)
+            self._eviction.on_release(freed)
 
     def register(self, blocks: Sequence[Block], keys: Sequence[BlockKey], request_id: int) -> None:
         """Publishes the content of referenced full blocks."""
@@ -165,11 +173,14 @@ class BlockPool:
         for block in self.blocks:
             assert block.ref_count == references.get(block.block_id, 0), f"block {block.block_id}: wrong reference count"
         free = {block.block_id for block in self._free}
-        cached = {block.block_id for block in self._eviction.eviction_order()}
+        evictable = self._eviction.eviction_order()
+        cached = {block.block_id for block in evictable}
         referenced = set(references)
         used = {block.block_id for block in self.blocks}
         assert len(free) == len(self._free), "a block is free twice"
         assert free | cached | referenced == used, f"lost blocks: {used - free - cached - referenced}"
         assert not (free & cached or free & referenced or cached & referenced), "a block is in two states"
-        assert (len(cached), len(referenced)) == (self.num_cached, self.num_referenced), "counts are off"
+        num_cached = sum(block.key is not None for block in evictable)
+        counts = (self._num_evictable, self.num_cached, self.num_referenced)
+        assert counts == (len(evictable), num_cached, len(referenced)), "counts are off"
         assert all(block.key is None for block in self._free), "a free block still has content"

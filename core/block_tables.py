@@ -54,6 +54,7 @@ class BlockTables:
         self.block_size = block_size
         self.prefix_caching = prefix_caching
         self.is_windowed = any(group.window_tokens is not None for group in groups)
+        self.eviction_is_prefix_closed = eviction.is_prefix_closed
         self._eviction = eviction
         self._allocation = allocation
         self._log = log

@@ -66,7 +66,13 @@ class Policy(ABC):
 
 
 class EvictionPolicy(Policy):
-    """Orders the cached blocks that no request references, and names the next one to lose its content."""
+    """Orders the cached blocks that no request references, and names the next one to lose its content.
+
+    A policy that never evicts a block before the blocks that continue it says so by `is_prefix_closed`: where the head of the
+    queue waits for memory, spans are longer under such a policy. Decisions are the same either way.
+    """
+
+    is_prefix_closed: ClassVar[bool] = False
 
     @abstractmethod
     def on_release(self, blocks: Sequence[Block]) -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from core.block_tables import BlockTables
 from core.interfaces import Policy
 from core.plan import StepPlan
+from core.request import Sequence
 from core.running import RunningRequests
 from core.waiting_queue import WaitingQueue
 
@@ -42,19 +45,19 @@ class SpanLimit:
                     return 1
                 if change.step is not None:
                     most = min(most, max(1, change.step - plan.step))
-        most = self._while_blocks_last(most)
+        most = self._while_blocks_last(most, self._tables.pool.num_available)
         if most > 1 and self._head_waits_for_memory():
-            most = self._before_head_could_hit(most)
+            most = self._while_head_must_wait(most)
         return most
 
-    def _while_blocks_last(self, most: int) -> int:
-        batch, num_available = self._running.batch, self._tables.pool.num_available
-        num_groups = len(self._tables.groups)
-        if num_available >= (most // self._tables.block_size + 1) * len(batch) * num_groups:
+    def _while_blocks_last(self, most: int, num_blocks: int) -> int:
+        """Steps whose decodes take no more than `num_blocks`, the first step's own already taken."""
+        batch, num_groups = self._running.batch, len(self._tables.groups)
+        if num_blocks >= (most // self._tables.block_size + 1) * len(batch) * num_groups:
             return most
         for num_steps in range(1, most):
-            num_available -= len(batch.crossing(num_steps)) * num_groups
-            if num_available < 0:
+            num_blocks -= len(batch.crossing(num_steps)) * num_groups
+            if num_blocks < 0:
                 return num_steps
         return most
 
@@ -64,22 +67,26 @@ class SpanLimit:
         num_wanted = self._running.num_sequences + len(self._waiting.head.live)
         return num_wanted <= self._max_num_seqs
 
-    def _before_head_could_hit(self, most: int) -> int:
-        """Registration precedes admission within a step: the span ends before a member publishes the head's missing block."""
-        head = self._waiting.head
+    def _while_head_must_wait(self, most: int) -> int:
+        """Without a release, only a change of what it would find in the cache can let the head in: by a publication (which
+        precedes admission within a step), or by an eviction that leaves it fewer blocks to adopt than it costs."""
+        head, num_free = self._waiting.head, self._tables.pool.num_free
         if head.swapped is not None:
-            return self._before_any_publication(most)
+            return self._before_publication(self._while_blocks_last(most, num_free), lambda index, sequence: True)
         hit = self._tables.find_prefix(head.live[0])
-        missing = head.live[0].keys.key(hit.num_tokens // self._tables.block_size)
-        size, batch = self._tables.block_size, self._running.batch
-        for num_steps in range(1, most):
-            for sequence in batch.filling(num_steps).values():
-                if sequence.keys.key((sequence.num_computed + num_steps) // size) == missing:
-                    return num_steps
-        return most
+        if hit.num_idle and not self._tables.eviction_is_prefix_closed:
+            most = self._while_blocks_last(most, num_free)
+        keys, num_hits = head.live[0].keys, hit.num_tokens // self._tables.block_size
 
-    def _before_any_publication(self, most: int) -> int:
+        def is_found(index: int, sequence: Sequence) -> bool:
+            return index <= num_hits and sequence.keys.key(index) == keys.key(index)
+
+        return self._before_publication(most, is_found)
+
+    def _before_publication(self, most: int, matters: Callable[[int, Sequence], bool]) -> int:
+        """Steps before the first in which a member publishes a block (by its index in the table) that matters."""
         for num_steps in range(1, most):
-            if self._running.batch.filling(num_steps):
-                return num_steps
+            for sequence in self._running.batch.filling(num_steps).values():
+                if matters((sequence.num_computed + num_steps) // self._tables.block_size, sequence):
+                    return num_steps
         return most

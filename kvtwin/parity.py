@@ -121,7 +121,7 @@ class _Replay:
         factories = PolicyFactories(
             eviction=LRU,
             allocation=Paged,
-            preemption=LowestPriority if is_priority else LastArrived,
+            preemption=partial(LowestPriority, ties="first") if is_priority else LastArrived,
             batching=Chunked,
             queue=Priority if is_priority else FCFS,
             admission=admission,

@@ -67,6 +67,11 @@ def collect_records(
         "seed": experiment.seed,
         "ignored": _ignored(experiment),
         "trace": _trace_block(experiment),
+        "replay": {
+            "arrivals": experiment.replay.arrivals.value,
+            "max_model_len": experiment.replay.max_model_len,
+            "outputs_as_recorded": experiment.replay.outputs_as_recorded,
+        },
         "pool": _pool_block(experiment),
         "decisions": {"num": len(log), "digest": log.digest() if len(log) else None},
         "metrics": _metrics(experiment, scheduler, requests, steps, gaps),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from core.interfaces import PolicyEnv, Preemption, PreemptionPolicy, PreemptMode, Running, Shortage
 from core.request import Request
 
@@ -18,11 +20,19 @@ class LastArrived(PreemptionPolicy):
 
 
 class LowestPriority(PreemptionPolicy):
-    """The least urgent: largest (priority, arrival), the first of equals in running order (vLLM under priority). O(running)."""
+    """The least urgent: largest (priority, arrival). O(running).
 
-    def __init__(self, env: PolicyEnv, mode: str = "recompute") -> None:
+    Of requests with equal priority and arrival, `ties="last"` takes the last in queue order, so that the others get done.
+    `ties="first"` takes the first in running order, as vLLM 0.33 does: equals may then preempt one another for ever.
+    """
+
+    def __init__(self, env: PolicyEnv, mode: str = "recompute", ties: Literal["last", "first"] = "last") -> None:
         super().__init__(env)
         self._mode = PreemptMode(mode)
+        self._tie_break = {"last": 1, "first": 0}[ties]
 
     def select(self, running: Running, shortage: Shortage, for_request: Request) -> Preemption | None:
-        return Preemption(max(running, key=lambda request: (request.priority, request.arrival_ps)), self._mode)
+        return Preemption(max(running, key=self._least_urgent), self._mode)
+
+    def _least_urgent(self, request: Request) -> tuple[int, int, int]:
+        return request.priority, request.arrival_ps, self._tie_break * request.request_id

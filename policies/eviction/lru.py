@@ -14,6 +14,8 @@ class LRU(EvictionPolicy):
     A release goes leaf to root, so a tail is evicted before its beginning and no block outlives its parent.
     """
 
+    is_prefix_closed = True
+
     def __init__(self, env: PolicyEnv) -> None:
         super().__init__(env)
         self._order: OrderedDict[Block, None] = OrderedDict()

@@ -31,6 +31,7 @@ class Restoration:
     tables: list[list[list[Block | SwappedBlock | None]]]
     num_loads: int
     num_idle: int
+    num_copies: int  # of tails that several samples will write to
 
 
 class BlockTables:
@@ -181,6 +182,12 @@ class BlockTables:
 
     # ---- shrinking ------------------------------------------------------------------------------------------------
 
+    def cancel_copies(self, sequence: Sequence, plan: StepPlan) -> None:
+        """Its blocks are about to be given up: what this step was to copy into them would land in somebody else's."""
+        if plan.copies:
+            given_up = {block.block_id for table in sequence.tables for block in table if block is not None}
+            plan.copies = [copy for copy in plan.copies if copy.target_id not in given_up]
+
     def release(self, sequence: Sequence) -> None:
         """Gives up all its blocks, leaf to root, group after group."""
         for table in sequence.tables:
@@ -224,7 +231,10 @@ class BlockTables:
         if len(moving) > self.host.num_available:
             return None
         host_ids = {block: self.host.take() for block in moving}
-        plan.swap_outs.extend(BlockCopy(block.block_id, host_id) for block, host_id in host_ids.items())
+        filled_from = {copy.target_id: copy.source_id for copy in plan.copies}  # swap-outs precede this step's copies
+        plan.swap_outs.extend(
+            BlockCopy(filled_from.get(block.block_id, block.block_id), host_id) for block, host_id in host_ids.items()
+        )
         self._log.blocks(Event.SWAP_OUT, request.request_id, moving)
         num_computed = [sequence.stored_computed for sequence in started]
         swapped = SwappedKV(started, num_computed, host_ids=list(host_ids.values()))
@@ -243,9 +253,10 @@ class BlockTables:
         A shared block that was left behind and has been evicted since ends the restored prefix there: the rest is recomputed.
         """
         assert request.swapped is not None
-        found = Restoration([], [], 0, 0)
+        found = Restoration([], [], 0, 0, 0)
         loads: set[int] = set()
         idle: set[int] = set()
+        tails: list[int | None] = []  # of host copies: what is resident is full
         for num_computed, tables in zip(request.swapped.num_computed, request.swapped.tables, strict=True):
             resident = [[self._resident(entry) for entry in table] for table in tables]
             num_blocks = min((len(table) for table in resident), default=0)
@@ -258,9 +269,13 @@ class BlockTables:
                     idle.update({entry.block_id} if entry.ref_count == 0 else ())
                 elif entry is not None and entry.host_id is not None:
                     loads.add(entry.host_id)
-            found.num_computed.append(min(num_computed, num_blocks * self.block_size))
+            num_kept = min(num_computed, num_blocks * self.block_size)
+            tail = slice(num_kept // self.block_size, None)
+            tails += [entry.host_id for table in restored for entry in table[tail] if isinstance(entry, SwappedBlock)]
+            found.num_computed.append(num_kept)
             found.tables.append(restored)
         found.num_loads, found.num_idle = len(loads), len(idle)
+        found.num_copies = len(tails) - len(set(tails))
         return found
 
     def _resident(self, entry: SwappedBlock | None) -> Block | SwappedBlock | None:

@@ -159,9 +159,13 @@ def limited(num_tokens: int, rules: BatchRules) -> int:
 
 
 def first_chunk(num_tokens: int, budget: int, rules: BatchRules) -> int:
-    """Tokens of a new admission's first chunk; 0 where it may not start in this step."""
+    """Tokens of a new admission's first chunk; 0 where it may not start in this step.
+
+    A text longer than a whole step's budget is split even if prompts are not: only a preempted request has one, and it could
+    never come back otherwise.
+    """
     num_new = limited(num_tokens, rules)
-    if num_new > budget and not rules.split_prompts:
+    if num_new > budget and not rules.split_prompts and num_new <= rules.budget_tokens:
         return 0
     return min(num_new, budget)
 

@@ -49,6 +49,7 @@ class Sequence:
     batch: DecodeBatch | None = None
     offset: int = 0  # num_computed - batch.clock, while a member
     last_token_ps: int = -1  # when its newest token appeared; kept only where the batch does not imply it
+    num_had_kv: int = 0  # tokens that had KV when it was last preempted: computing them again is recomputation
     done: bool = False
 
     @property
@@ -100,7 +101,6 @@ class Request:
     num_preemptions: int = 0
     num_prefill_tokens: int = 0
     num_recomputed_tokens: int = 0
-    num_high_water_tokens: int = 0  # most tokens of its first sequence that ever had KV
 
     @property
     def live(self) -> list[Sequence]:

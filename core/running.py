@@ -77,9 +77,13 @@ class RunningRequests:
         sequence.rank = -1
 
     def start(self, sequence: Sequence, rank: int) -> None:
-        """The sequence has KV to compute; where only one token lacks it and a token was sampled before, it decodes."""
+        """The sequence has KV to compute; where only its newest output lacks it, it decodes.
+
+        Not so a sequence on which other samples wait: they start from it when its prefill ends.
+        """
         sequence.rank = rank
-        if sequence.num_known - sequence.num_computed == 1 and sequence.num_outputs > 0:
+        lacks_one = sequence.num_known - sequence.num_computed == 1 and sequence.num_outputs > 0
+        if lacks_one and all(other.rank >= 0 or other.stored_computed for other in sequence.request.live):
             self.batch.join(sequence)
         else:
             self.prefills[rank] = sequence

@@ -213,13 +213,11 @@ class Scheduler:
             self._hold(batch.members[rank])
 
     def _count_prefill(self, chunk: Chunk) -> None:
-        request = chunk.sequence.request
-        end = chunk.num_computed + chunk.num_new
-        request.num_prefill_tokens += chunk.num_new
-        if chunk.sequence.index == request.live[0].index:
-            request.num_recomputed_tokens += max(0, min(end, request.num_high_water_tokens) - chunk.num_computed)
-            request.num_high_water_tokens = max(request.num_high_water_tokens, end)
-        self.log.count(Event.CHUNK, request.request_id, chunk.num_new)
+        sequence, num_computed, num_new = chunk
+        request = sequence.request
+        request.num_prefill_tokens += num_new
+        request.num_recomputed_tokens += max(0, min(num_computed + num_new, sequence.num_had_kv) - num_computed)
+        self.log.count(Event.CHUNK, request.request_id, num_new)
 
     def _hold(self, sequence: Sequence) -> None:
         self.running.batch.hold(sequence)
@@ -269,7 +267,7 @@ class Scheduler:
         """Admits a swapped-out request: its blocks come back, and its sequences go on in this very step."""
         tables = self.tables
         restoration = tables.find_swapped(request)
-        needed = num_full = restoration.num_loads + restoration.num_idle
+        needed = num_full = restoration.num_loads + restoration.num_idle + restoration.num_copies
         news = []
         left = budget
         assert request.swapped is not None
@@ -283,7 +281,7 @@ class Scheduler:
             needed += tables.num_needed(sequence, num_new, num_computed, len(restored[0]))
             num_full += tables.num_needed_for_all(sequence, len(restored[0]))
         self.view.num_full_blocks = num_full
-        if not self._may_admit(request, needed + len(news) - 1, plan):  # samples may have to copy a shared tail each
+        if not self._may_admit(request, needed, plan):
             return 0
         tables.swap_in(request, restoration, plan)
         self._enter_running(request, plan, 0)
@@ -345,7 +343,9 @@ class Scheduler:
             request.swapped = self.tables.swap_out(request, plan)
             self.recorder.num_swap_fallbacks += request.swapped is None
         for sequence in live:
+            self.tables.cancel_copies(sequence, plan)
             self.tables.release(sequence)
+            sequence.num_had_kv = max(sequence.num_had_kv, sequence.stored_computed)
             sequence.stored_computed = 0
         request.status = Status.PREEMPTED
         plan.preempted.append(request)

@@ -32,6 +32,14 @@ class Sampling:
     seed: int = 0
 
 
+class NearTie(NamedTuple):
+    """A token that may come out differently in another batch: `position` counts prompt and outputs."""
+
+    request_id: int
+    sample: int
+    position: int
+
+
 class StepOutput(NamedTuple):
     """New tokens by the sequence's rank, and the ranks that end by themselves."""
 
@@ -50,7 +58,7 @@ class BlockMemory(Protocol):
 class TorchExecutor:
     """Runs plans of single steps for one group of full attention; block ids of the plan index `kv` and `host_kv`.
 
-    `num_sampled` counts the positions at which a token was due, `num_near_ties` those whose two best logits lie within
+    `num_sampled` counts the positions at which a token was due; `near_ties` are those whose two best logits lie within
     NEAR_TIE_LOGITS. With a `shadow`, every block operation is repeated on its tags and every read is checked.
     """
 
@@ -65,7 +73,7 @@ class TorchExecutor:
     ) -> None:
         self.tokens = tokens
         self.num_sampled = 0
-        self.num_near_ties = 0
+        self.near_ties: list[NearTie] = []
         self._decoder = decoder
         self._kv = kv
         self._sampling = sampling
@@ -153,7 +161,9 @@ class TorchExecutor:
             np.array([known.num_known for known in tokens], dtype=np.int64),
         )
         self.num_sampled += len(draws)
-        self.num_near_ties += int((sampled.margins < NEAR_TIE_LOGITS).sum())
+        for place in torch.nonzero(sampled.margins < NEAR_TIE_LOGITS).flatten().tolist():
+            sequence = draws[place][1]
+            self.near_ties.append(NearTie(sequence.request.request_id, sequence.index, tokens[place].num_known))
         return self._append([sequence for _, sequence in draws], tokens, sampled.token_ids.tolist())
 
     def _append(

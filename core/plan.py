@@ -59,6 +59,7 @@ class StepPlan:
     hit_tokens: dict[int, int] = field(default_factory=dict)  # request id -> prefix hit of this step's admission
     preempted: list[Request] = field(default_factory=list)
     blocked: list[Request] = field(default_factory=list)  # one entry per failed attempt to allocate
+    rejected: list[Request] = field(default_factory=list)  # by the admission policy, and so done
 
     swap_outs: list[BlockCopy] = field(default_factory=list)
     swap_ins: list[BlockCopy] = field(default_factory=list)

@@ -156,11 +156,14 @@ class Scheduler:
             for sequence in live:
                 self.tables.release(sequence)
         else:
-            self.waiting.remove(request)
-            if request.swapped is not None:
-                self.tables.host.release(request.swapped.host_ids)
-                request.swapped = None
+            self._leave_queue(request)
         self._done(request, Outcome.CANCELLED)
+
+    def _leave_queue(self, request: Request) -> None:
+        self.waiting.remove(request)
+        if request.swapped is not None:
+            self.tables.host.release(request.swapped.host_ids)
+            request.swapped = None
 
     def _done(self, request: Request, outcome: Outcome) -> None:
         if self._in_flight is None:
@@ -293,8 +296,9 @@ class Scheduler:
     def _may_admit(self, request: Request, num_new_blocks: int, plan: StepPlan) -> bool:
         answer = self.policies.admission.admit(request, num_new_blocks, self.view)
         if answer is Admission.REJECT:
-            self.waiting.remove(request)
+            self._leave_queue(request)
             self._reject(request, "by the admission policy")
+            plan.rejected.append(request)
             return False
         if answer is Admission.WAIT or num_new_blocks > self.tables.pool.num_available:
             plan.blocked.append(request)

@@ -82,6 +82,10 @@ class TorchExecutor:
         if shadow is not None:
             self._memories.append((shadow.device, shadow.host))
 
+    @property
+    def num_near_ties(self) -> int:
+        return len(self.near_ties)
+
     def run(self, plan: StepPlan) -> StepOutput:
         """Computes the step. Raises ShadowError where a sequence would read KV that is not its own."""
         self._move_blocks(plan)

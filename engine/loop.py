@@ -96,7 +96,11 @@ class _Loop:
         plan = self._scheduler.schedule(self.now_ps)
         while plan is not None and plan.is_empty and plan.preempted:
             plan = self._scheduler.schedule(self.now_ps)
-        return None if plan is None or plan.is_empty else plan
+        if plan is None:
+            return None
+        for request in plan.rejected:
+            self._source.on_done(request, self.now_ps)
+        return None if plan.is_empty else plan
 
     def _run_step(self, plan: StepPlan) -> None:
         tokens, stopped = self._executor.run(plan)

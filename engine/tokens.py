@@ -62,7 +62,7 @@ class TokenStore:
         self._tokens: dict[tuple[int, int], SequenceTokens] = {}
 
     def of(self, sequence: Sequence) -> SequenceTokens:
-        """The sequence's tokens. Raises InputError if its request fits not the model, the trace or the output mode."""
+        """The sequence's tokens. Raises InputError if its request does not fit model, trace or output mode."""
         key = (sequence.request.request_id, sequence.index)
         tokens = self._tokens.get(key)
         if tokens is None:

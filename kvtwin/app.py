@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
@@ -25,6 +26,7 @@ EXAMPLES = """examples:
   kvtwin sim                                            bundled trace, one table, no torch
   kvtwin sim -m eviction=lru,fifo pool.num_blocks=1024,2048
   kvtwin sim trace=file trace.path=FILE pool.num_blocks=unbounded
+  kvtwin sim --help                                     every group and key, with its default
   kvtwin validate +experiment=demo
   kvtwin size model=llama3_8b hardware=h100_80gb"""
 
@@ -32,6 +34,23 @@ EXAMPLES = """examples:
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one verb; returns (and, as a console script, exits with) its status: 0, 1 (failed), 2 (bad input), 130."""
     args = list(sys.argv[1:] if argv is None else argv)
+    try:
+        status = _run(args)
+        sys.stdout.flush()  # here, where a reader that has gone can still be dealt with
+    except KeyboardInterrupt:
+        print("kvtwin: interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the reader of our output has gone: nothing to say to anyone
+        return 1
+    except (InputError, ModuleNotFoundError) as error:
+        from kvtwin.failures import tell_failure
+
+        return tell_failure(error)
+    return status
+
+
+def _run(args: Sequence[str]) -> int:
     if not args or args[0] in ("-h", "--help"):
         print(_usage())
         return 0
@@ -40,17 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         print(f"kvtwin {version('kvtwin')}")
         return 0
-    try:
-        return _verb(args[0])(args[1:])
-    except InputError as error:
-        print(f"kvtwin: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("kvtwin: interrupted", file=sys.stderr)
-        return 130
-    except BrokenPipeError:
-        sys.stderr.close()  # the reader of our output has gone: nothing to say to anyone
-        return 1
+    return _verb(args[0])(args[1:])
 
 
 def _usage() -> str:

@@ -48,10 +48,7 @@ def fit_linear(works: Sequence[StepWork], durations_s: Floats) -> Fit:
     Held-out errors come from a fit on the other blocks of time: neighbouring steps are too alike to test one another.
     Raises InputError when there are too few steps to tell the coefficients apart.
     """
-    if len(works) < MIN_STEPS:
-        raise InputError(
-            f"calibration saw {len(works)} steps; expected at least {MIN_STEPS}: raise trace.limit or lengths"
-        )
+    check_enough_steps(len(works))
     features = np.array([_features(work) for work in works])
     block = np.arange(len(works)) * NUM_BLOCKS_OF_TIME // len(works)
     held_out = block % HELD_OUT_EVERY == 1
@@ -64,6 +61,14 @@ def fit_linear(works: Sequence[StepWork], durations_s: Floats) -> Fit:
         held_out_bias_ratio=float(predicted.sum() / measured.sum() - 1),
         num_steps=len(works),
     )
+
+
+def check_enough_steps(num_steps: int) -> None:
+    """Raises InputError when so few steps cannot tell the coefficients apart."""
+    if num_steps < MIN_STEPS:
+        raise InputError(
+            f"calibration sees {num_steps} steps; expected at least {MIN_STEPS}: raise its trace's limit or lengths"
+        )
 
 
 def _features(work: StepWork) -> list[float]:

@@ -16,16 +16,16 @@ from omegaconf import DictConfig
 from core.decision_log import DecisionLog
 from core.errors import InputError
 from core.inputs_log import InputsLog
-from core.interfaces import Policy
 from core.plan import StepPlan
 from core.scheduler import Scheduler
 from core.units import PS_PER_S
 from engine.clock import DriftProbe, ProbeReading, engine_clock
 from engine.executor import Sampling, StepOutput, TorchExecutor
-from engine.kv_cache import allocate_kv
+from engine.kv_cache import PagedKV, allocate_kv, kv_block_bytes
 from engine.loop import run_engine
 from engine.shadow import Shadow
 from engine.tokens import TokenStore
+from kvtwin.binding import PolicyFactory
 from kvtwin.engine_setup import EngineSetup, LoadedModel, load_engine_setup
 from kvtwin.progress import Progress, progress_bar
 from kvtwin.simulating import check_any_ran
@@ -105,17 +105,27 @@ class EngineRunner:
         return Shadow.beside(pool.num_blocks + pool.first_block_id, pool.host_blocks, pool.block_size_tokens)
 
     def _executor(self, shadow: Shadow | None) -> TorchExecutor:
-        setup, experiment = self.setup, self.setup.experiment
-        decoder, pool = setup.model.decoder, experiment.pool
-        if pool.num_blocks is None:
-            raise InputError("pool.num_blocks=unbounded: the engine's KV memory is finite; expected a number or auto")
-        size = pool.block_size_tokens
-        num_ids = pool.num_blocks + pool.first_block_id
-        kv = allocate_kv(decoder.shape, num_ids, size, decoder.dtype, decoder.device)
-        host = allocate_kv(decoder.shape, pool.host_blocks, size, decoder.dtype, "cpu") if pool.host_blocks else None
+        setup, decoder = self.setup, self.setup.model.decoder
+        kv, host = self._allocate()
         tokens = TokenStore(setup.tokens, setup.new_output_mode(), decoder.shape.max_positions)
-        sampling = Sampling(setup.settings.temperature, experiment.seed)
+        sampling = Sampling(setup.settings.temperature, setup.experiment.seed)
         return TorchExecutor(decoder, kv, host, tokens, sampling, shadow)
+
+    def _allocate(self) -> tuple[PagedKV, PagedKV | None]:
+        """KV memory on the device and, for swapping, on the host."""
+        decoder, pool = self.setup.model.decoder, self.setup.experiment.pool
+        assert pool.num_blocks is not None  # refused by load_engine_setup
+        size, num_ids = pool.block_size_tokens, pool.num_blocks + pool.first_block_id
+        allocate = partial(allocate_kv, decoder.shape, block_size=size, dtype=decoder.dtype)
+        try:
+            host = allocate(num_blocks=pool.host_blocks, device="cpu") if pool.host_blocks else None
+            return allocate(num_blocks=num_ids, device=decoder.device), host
+        except (RuntimeError, MemoryError):  # torch's allocators raise RuntimeError
+            num_bytes = (num_ids + pool.host_blocks) * kv_block_bytes(decoder.shape, size, decoder.dtype)
+            raise InputError(
+                f"pool.num_blocks={pool.num_blocks}, pool.host_blocks={pool.host_blocks}: no room for "
+                f"{num_bytes:,} bytes of KV; expected fewer"
+            ) from None
 
     def _engine_block(
         self, executor: TorchExecutor, shadow: Shadow | None, readings: list[ProbeReading]
@@ -136,7 +146,7 @@ class EngineRunner:
 
 def load_engine_run(
     config: DictConfig,
-    policies: Mapping[str, type[Policy] | partial[Any]] | None = None,
+    policies: Mapping[str, PolicyFactory] | None = None,
     trace: Trace | None = None,
     model: LoadedModel | None = None,
 ) -> EngineRunner:

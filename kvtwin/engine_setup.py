@@ -5,39 +5,27 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
+import torch
 from omegaconf import DictConfig
 
 from core.errors import InputError
-from core.interfaces import Policy
 from core.model_shape import ModelShape
-from kvtwin.experiment import Experiment, instantiate_one, load_experiment
+from engine.decoder_shape import DecoderShape
+from engine.kv_cache import kv_block_bytes
+from engine.model import Decoder
+from engine.output_mode import EndOfSequence, ForcedLength, ForcedTokens, OutputMode
+from engine.smollm2 import find_smollm2_135m
+from engine.tokenizer import BPECodec, ByteCodec, TextCodec
+from engine.weights import TOKENIZER_FILE, load_weights, random_weights
+from kvtwin.binding import PolicyFactory, instantiate_one
+from kvtwin.experiment import Experiment, load_experiment
 from kvtwin.prompt_tokens import TraceTokens, corpus_text
 from traces.schema import Trace
-
-try:
-    import torch
-
-    from engine.decoder_shape import DecoderShape
-    from engine.kv_cache import kv_block_bytes
-    from engine.model import Decoder
-    from engine.output_mode import EndOfSequence, ForcedLength, ForcedTokens, OutputMode
-    from engine.smollm2 import find_smollm2_135m
-    from engine.tokenizer import BPECodec, ByteCodec, TextCodec
-    from engine.weights import TOKENIZER_FILE, load_weights, random_weights
-except ModuleNotFoundError as error:
-    raise InputError(f"the engine needs {error.name}: pip install 'kvtwin[engine]'") from None
 
 REAL_WEIGHTS = {"smollm2_135m": find_smollm2_135m}
 REAL_ORIGIN = "SmolLM2-135M-Instruct, as dequantized from Q4_1"
 EOS_IDS = {"smollm2_135m": frozenset({0, 2})}  # <|endoftext|>, <|im_end|>
-CHOICES = {
-    "engine.output": ("auto", "forced_tokens", "forced_length", "eos"),
-    "engine.clock": ("wall", "cpu"),
-    "engine.dtype": ("auto", "bfloat16", "float32"),
-    "engine.weights": ("auto", "real", "random"),
-}
 
 
 @dataclass(frozen=True)
@@ -63,15 +51,11 @@ class EngineSetup:
 
 def load_engine_setup(
     config: DictConfig,
-    policies: Mapping[str, type[Policy] | partial[Any]] | None = None,
+    policies: Mapping[str, PolicyFactory] | None = None,
     trace: Trace | None = None,
     model: LoadedModel | None = None,
 ) -> EngineSetup:
     """Reads trace and weights. `model` reuses one that is loaded already. Raises InputError for what cannot run."""
-    for key, allowed in CHOICES.items():
-        value = config.engine[key.partition(".")[2]]
-        if value not in allowed:
-            raise InputError(f"{key}={value}: expected one of {', '.join(allowed)}")
     torch.set_num_threads(config.engine.threads)
     shape: ModelShape = instantiate_one(config.model, "model")
     loaded = model or load_model(config, shape)
@@ -84,6 +68,8 @@ def load_engine_setup(
         policies=policies,
         trace=trace,
     )
+    if experiment.pool.num_blocks is None:
+        raise InputError("pool.num_blocks=unbounded: the engine's KV memory is finite; expected a number or auto")
     mode = _output_mode(config, experiment.trace)
     if mode == "forced_tokens":
         experiment = experiment.with_recorded_outputs()
@@ -102,9 +88,7 @@ def _blocks_that_fit(config: DictConfig, decoder: Decoder) -> int:
 def load_model(config: DictConfig, shape: ModelShape) -> LoadedModel:
     """Real weights where they are asked for, or wanted and at hand; else seeded random ones of the shape."""
     dtype = torch.float32 if config.engine.dtype == "float32" else torch.bfloat16
-    device = config.engine.device
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
+    device = _device(config.engine.device)
     find = REAL_WEIGHTS.get(shape.name)
     folder = find() if find and config.engine.weights != "random" else None
     if folder is not None:
@@ -121,11 +105,22 @@ def load_model(config: DictConfig, shape: ModelShape) -> LoadedModel:
     return LoadedModel(Decoder(decoder_shape, weights), ByteCodec(shape.vocab_size), origin, notice)
 
 
+def _device(name: str) -> str:
+    """The device by its torch name; raises InputError where there is none."""
+    if name == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        torch.empty(1, device=name)
+    except (RuntimeError, AssertionError) as error:  # AssertionError: torch was built without CUDA
+        raise InputError(f"engine.device={name}: {str(error).splitlines()[0]}; expected auto, cpu or cuda") from None
+    return name
+
+
 def _decoder_shape(shape: ModelShape) -> DecoderShape:
     if shape.latent_dim or shape.num_experts or shape.num_window_layers or shape.num_kv_layers != shape.num_layers:
         raise InputError(
-            f"model={shape.name}: the engine runs decoders with full attention in every layer so far; latent attention, "
-            f"experts, sliding windows and shared layers are not built yet"
+            f"model={shape.name}: the engine runs decoders with full attention in every layer so far; "
+            f"latent attention, experts, sliding windows and shared layers are not built yet"
         )
     return DecoderShape(
         shape.num_layers,

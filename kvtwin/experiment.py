@@ -4,31 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hydra.errors import InstantiationException
-from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
 from core.build import PolicyFactories, PoolConfig, build_scheduler
 from core.decision_log import DecisionLog, NoLog
-from core.errors import InputError
 from core.hardware import Hardware
-from core.interfaces import Policy
 from core.kv_group import KVGroup
 from core.model_shape import ModelShape
 from core.recorder import Recorder
 from core.scheduler import Scheduler, SchedulerConfig
+from kvtwin.binding import POLICY_GROUPS, PolicyFactory, bind_policy, checked_policy, instantiate_one
 from traces.reading import read_trace
 from traces.replay import Arrivals, ReplayConfig, TraceSource
 from traces.samples import sample_path
 from traces.schema import Trace
 from traces.transforms import length_scale, limit, rate_scale
-
-POLICY_GROUPS = ("eviction", "allocation", "preemption", "batching", "queue", "admission")
-DECISIONS = ("full", "digest", "off")
 
 
 @dataclass(frozen=True)
@@ -74,24 +67,25 @@ def load_experiment(
     default_max_model_len: int | None,
     single_steps: bool,
     outputs_as_recorded: bool = True,
-    policies: Mapping[str, type[Policy] | partial[Any]] | None = None,
+    policies: Mapping[str, PolicyFactory] | None = None,
     trace: Trace | None = None,
 ) -> Experiment:
     """Reads the trace and binds the policies. `policies` and `trace`, where given, replace those of the configuration.
 
-    Raises InputError for values that cannot be.
+    The configuration's values are taken to have passed `check_settings`. Raises InputError for what cannot be.
     """
     resolved = OmegaConf.to_container(config, resolve=True)
     assert isinstance(resolved, dict)
-    _check_values(config)
-    chosen: dict[str, Any] = {
-        group: (policies or {}).get(group) or bind_policy(config[group], group) for group in POLICY_GROUPS
+    given = policies or {}
+    chosen = {
+        group: checked_policy(given[group], group) if group in given else bind_policy(config[group], group)
+        for group in POLICY_GROUPS
     }
     model = instantiate_one(config.model, "model")
-    max_model_len = _limit(config.scheduler.max_model_len, "scheduler.max_model_len", default_max_model_len)
+    max_model_len = _limit(config.scheduler.max_model_len, default_max_model_len)
     return Experiment(
         config={str(key): value for key, value in resolved.items()},
-        trace=trace if trace is not None else load_trace(config.trace),
+        trace=transformed(trace if trace is not None else load_trace(config.trace), config.trace),
         replay=ReplayConfig(
             config.pool.block_size_tokens,
             Arrivals(config.trace.arrivals),
@@ -109,7 +103,7 @@ def load_experiment(
             single_steps=single_steps,
         ),
         pool=PoolConfig(
-            _limit(config.pool.num_blocks, "pool.num_blocks", default_num_blocks),
+            _limit(config.pool.num_blocks, default_num_blocks),
             config.pool.block_size_tokens,
             config.pool.host_blocks,
             config.pool.free_order,
@@ -124,70 +118,25 @@ def load_experiment(
     )
 
 
-def _check_values(config: DictConfig) -> None:
-    positive = {
-        "pool.block_size_tokens": config.pool.block_size_tokens,
-        "scheduler.max_num_seqs": config.scheduler.max_num_seqs,
-        "scheduler.max_batch_tokens": config.scheduler.max_batch_tokens,
-        "trace.concurrency": config.trace.concurrency,
-    }
-    for key, value in positive.items():
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise InputError(f"{key}={value}: expected a whole number, at least 1")
-    choices = {
-        "decisions": (config.decisions, DECISIONS),
-        "pool.free_order": (config.pool.free_order, ("unhashed_first", "append_all")),
-        "trace.on_error": (config.trace.on_error, ("fail", "skip")),
-        "trace.arrivals": (config.trace.arrivals, tuple(arrivals.value for arrivals in Arrivals)),
-    }
-    for key, (value, allowed) in choices.items():
-        if value not in allowed:
-            raise InputError(f"{key}={value}: expected one of {', '.join(allowed)}")
-    if config.pool.leaf_first:
-        raise InputError("pool.leaf_first=true: eviction from the leaves only is not built yet; expected false")
-
-
-def _limit(value: Any, key: str, default: int | None) -> int | None:
+def _limit(value: int | str, default: int | None) -> int | None:
     """A whole number, `auto` (the default of the world it runs in) or `unbounded`."""
-    if value == "auto":
-        return default
-    if value == "unbounded":
-        return None
-    if not isinstance(value, int) or value < 1:
-        raise InputError(f"{key}={value}: expected a whole number of at least 1, auto or unbounded")
-    return value
+    if isinstance(value, int):
+        return value
+    return default if value == "auto" else None
 
 
 def load_trace(config: DictConfig) -> Trace:
-    """Reads and transforms the configured trace: limit first, then rate and lengths."""
-    if not config.sample and not config.path:
-        raise InputError("trace.path is missing: trace=file needs trace.path=FILE")
+    """The configured trace as it lies in its file."""
     path = sample_path(config.sample) if config.sample else Path(config.path)
-    trace = read_trace(path, config.format, config.on_error)
+    return read_trace(path, config.format, config.on_error)
+
+
+def transformed(trace: Trace, config: DictConfig) -> Trace:
+    """The trace as the configuration wants it: limit first, then rate and lengths."""
     if config.limit is not None:
         trace = limit(trace, config.limit)
     if config.rate_scale != 1:
         trace = rate_scale(trace, config.rate_scale)
     if config.length_scale != 1:
         trace = length_scale(trace, config.length_scale)
-    if trace.num_requests == 0:
-        raise InputError(f"{path}: no request is left to replay ({sum(trace.num_dropped.values())} rows were dropped)")
     return trace
-
-
-def bind_policy(config: DictConfig, group: str) -> partial[Any]:
-    """The class with its parameters; Hydra must not see the environment, which it would turn into a DictConfig."""
-    policy: partial[Any] = instantiate_one(config, group, _partial_=True)
-    return policy
-
-
-def instantiate_one(config: DictConfig, group: str, **extra: Any) -> Any:
-    """Hydra's `instantiate`, its errors told in one line."""
-    try:
-        return instantiate(config, **extra)
-    except InstantiationException as error:
-        cause = error.__cause__ if error.__cause__ is not None else error
-        if isinstance(cause, InputError):
-            raise cause from None
-        reason = [line.strip() for line in str(cause).splitlines() if line.strip()][-1]
-        raise InputError(f"{group}._target_={config.get('_target_')}: {reason}") from None

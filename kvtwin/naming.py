@@ -1,14 +1,13 @@
-"""Catches misspelt options before Hydra does, and names the near ones."""
+"""Names that can be chosen, and the near ones of a name that cannot."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from difflib import get_close_matches
 from importlib.resources import files
 
-from core.errors import InputError
-
 HIDDEN = {"base"}
+MAX_LISTED = 12
 
 
 def options_of(group: str) -> list[str]:
@@ -20,13 +19,14 @@ def options_of(group: str) -> list[str]:
     return sorted(name[:-5] for name in names if name.endswith(".yaml") and name[:-5] not in HIDDEN)
 
 
-def check_choices(args: Sequence[str]) -> None:
-    """Raises InputError for the first `group=option` that names no option of that group."""
-    for arg in args:
-        group, equals, value = arg.lstrip("+").partition("=")
-        options = options_of(group) if equals and "." not in group else []
-        for choice in value.split(","):
-            if options and choice not in options and not choice.startswith(("glob(", "choice(", "'", '"')):
-                near = get_close_matches(choice, options, n=3)
-                hint = f"did you mean {' or '.join(near)}?" if near else f"expected one of {', '.join(options)}"
-                raise InputError(f"{group}={choice}: no such {group}; {hint}")
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """The end of a message about an unknown name: `; did you mean …?`, or nothing where none is near."""
+    near = get_close_matches(name, list(known), n=3)
+    return f"; did you mean {' or '.join(near)}?" if near else ""
+
+
+def near_or_all(name: str, known: Iterable[str]) -> str:
+    """The same, with all names where none is near and they are few enough to read."""
+    names = sorted(set(known) - HIDDEN)
+    listed = ", ".join(names[:MAX_LISTED]) + (", …" if len(names) > MAX_LISTED else "")
+    return did_you_mean(name, names) or f"; expected one of {listed}"

@@ -82,7 +82,8 @@ def _read(path: Path) -> tuple[Fields, list[Fields]]:
         raise InputError(f"{path}: not JSON lines ({error})") from None
     if not lines or not isinstance(lines[0], dict) or "config" not in lines[0] or "requests" not in lines[0]:
         raise InputError(
-            f"{path}: line 1 has no `config` and `requests`: not a vLLM scheduler log (radix tree logs are not supported yet)"
+            f"{path}: line 1 has no `config` and `requests`: not a vLLM scheduler log "
+            f"(radix tree logs are not supported yet)"
         )
     if lines[0]["config"].get("async_scheduling"):
         raise InputError(f"{path}: recorded with async scheduling, which is not supported yet")

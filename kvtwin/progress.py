@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Protocol
+
+_INTERVAL_S = 0.1  # drawing takes longer than a simulated step
 
 
 class Progress(Protocol):
@@ -32,7 +35,11 @@ def progress_bar(label: str, total: int) -> Iterator[Progress]:
         task = bar.add_task(label, total=total)
 
         class _Shown:
+            _next_s = 0.0
+
             def show(self, num_done: int) -> None:
-                bar.update(task, completed=num_done)
+                if time.perf_counter() >= self._next_s:
+                    bar.update(task, completed=num_done)
+                    self._next_s = time.perf_counter() + _INTERVAL_S
 
         yield _Shown()

@@ -9,16 +9,21 @@ from __future__ import annotations
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
+from itertools import zip_longest
 from pathlib import Path
 
 import numpy as np
 from omegaconf import OmegaConf
 
+from core.columns import requests_of
 from core.decision_log import DecisionLog, Difference, first_difference
 from core.errors import InputError
-from core.inputs_log import read_inputs
+from core.inputs_log import RecordedInputs, read_inputs
+from core.request import Request
 from kvtwin.comparison import Lockstep
 from kvtwin.experiment import load_experiment
+from kvtwin.failures import tell_failure
 from kvtwin.store import Run, read_run
 from sim.recorded_cost import RecordedCost
 from sim.simulation import run_simulation
@@ -30,13 +35,15 @@ def check_lockstep(run: Run, log: DecisionLog) -> Lockstep:
     """Are the simulator's decisions, fast-forwarding on the engine's recorded clock, those in `log`?"""
     with tempfile.TemporaryDirectory() as folder:
         rows_file = Path(folder) / "rows.npy"
-        command = [sys.executable, "-m", "kvtwin.replaying", str(run.folder), str(rows_file)]
+        # -P: the working folder comes last on the path, lest a sim/ or core.py of the user's hides ours.
+        command = [sys.executable, "-P", "-m", "kvtwin.replaying", str(run.folder), str(rows_file)]
         child = subprocess.run(command, capture_output=True, text=True, check=False)
-        if child.returncode != 0:
-            reason = child.stderr.strip().splitlines()[-1] if child.stderr.strip() else f"status {child.returncode}"
-            return Lockstep(len(log), f"the replay stopped: {reason}")
+        told = child.stderr.strip().splitlines()
+        stopped = f"the replay stopped: {told[-1].removeprefix('kvtwin: ')}" if told else ""
+        if not rows_file.exists():
+            return Lockstep(len(log), stopped or f"the replay ended with status {child.returncode}")
         difference = first_difference(log.rows(), np.load(rows_file))
-    return Lockstep(len(log), None if difference is None else _told(difference))
+    return Lockstep(len(log), stopped or None if difference is None else _told(difference))
 
 
 def _told(difference: Difference) -> str:
@@ -45,12 +52,14 @@ def _told(difference: Difference) -> str:
     return "\n".join((f"decision {difference.position}", *context))
 
 
-def replay(run: Run) -> DecisionLog:
-    """The decisions of the simulator on the run's recorded inputs."""
+def replay(run: Run, log: DecisionLog) -> None:
+    """Takes the simulator's decisions on the run's recorded inputs into `log`.
+
+    Raises InputError where the inputs do not fit the run; `log` then holds the decisions up to there.
+    """
     inputs = read_inputs(run.folder / INPUTS_FILE)
-    config = OmegaConf.create(run.summary["config"])
     experiment = load_experiment(
-        config,
+        OmegaConf.create(run.summary["config"]),
         default_num_blocks=run.summary["pool"]["num_blocks"],
         default_max_model_len=run.summary["replay"]["max_model_len"],
         single_steps=False,
@@ -58,19 +67,33 @@ def replay(run: Run) -> DecisionLog:
     )
     if experiment.trace.sha256 != run.summary["trace"]["sha256"]:
         raise InputError(f"{run.folder}: the trace has changed since the run")
-    log = DecisionLog()
-    run_simulation(
-        experiment.source(inputs.num_output_tokens), experiment.build(log), RecordedCost(inputs.durations_ps)
-    )
-    return log
+    scheduler = experiment.build(log)
+    run_simulation(experiment.source(inputs.num_output_tokens), scheduler, RecordedCost(inputs.durations_ps))
+    _check_arrivals(inputs, requests_of(scheduler))
+
+
+def _check_arrivals(inputs: RecordedInputs, requests: Sequence[Request]) -> None:
+    """Decisions that agree although requests came at other times would agree by luck."""
+    ours = sorted((request.arrival_ps, request.request_id) for request in requests)
+    for recorded, replayed in zip_longest(sorted(inputs.arrivals), ours):
+        if recorded != replayed:
+            raise InputError(f"arrivals part: the engine's {_arrival(recorded)}, the simulator's {_arrival(replayed)}")
+
+
+def _arrival(arrival: tuple[int, int] | None) -> str:
+    return "none" if arrival is None else f"request {arrival[1]} at {arrival[0]} ps"
 
 
 def main() -> int:
+    sys.path.append(str(Path.cwd()))  # for a policy of the user's own
+    log = DecisionLog()
     try:
-        np.save(sys.argv[2], replay(read_run(Path(sys.argv[1]))).rows())
-    except InputError as error:
-        print(error, file=sys.stderr)
-        return 2
+        replay(read_run(Path(sys.argv[1])), log)
+    except Exception as error:
+        return tell_failure(error)
+    finally:
+        if len(log):
+            np.save(sys.argv[2], log.rows())
     return 0
 
 

@@ -1,32 +1,31 @@
-"""One run in the simulator, from configuration to run folder."""
+"""One run in the simulator, from configuration to records."""
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Mapping
-from functools import partial
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 
 from omegaconf import DictConfig, OmegaConf
 
 from core.errors import InputError
 from core.hardware import Hardware
-from core.interfaces import Policy
 from core.model_shape import ModelShape
-from kvtwin.experiment import Experiment, instantiate_one, load_experiment
+from core.request import Request
+from engine.interrupt import DeferredInterrupt
+from kvtwin.binding import PolicyFactory, find_class, instantiate_one
+from kvtwin.experiment import Experiment, load_experiment
 from kvtwin.memory_plan import SizingOptions, group_block_bytes, pool_bytes
-from kvtwin.store import Run, claim_run_folder, write_run
+from kvtwin.progress import progress_bar
 from kvtwin.summary import Cost, RunRecords, collect_records
-from sim.cost_model import CostModel
+from sim.cost_model import CostModel, StepWork
 from sim.linear_cost import LinearCost
 from sim.simulation import run_simulation
 from traces.schema import Trace
 
 
 def load_simulation(
-    config: DictConfig, policies: Mapping[str, type[Policy] | partial[Any]] | None = None, trace: Trace | None = None
+    config: DictConfig, policies: Mapping[str, PolicyFactory] | None = None, trace: Trace | None = None
 ) -> Experiment:
     """The simulator's experiment; `pool.num_blocks=auto` is what the device has left beside the model."""
     num_blocks = _blocks_that_fit(config) if config.pool.num_blocks == "auto" else 0
@@ -57,62 +56,84 @@ def _blocks_that_fit(config: DictConfig) -> int:
 
 def load_cost(config: DictConfig) -> CostModel:
     """The configured cost model; its YAML hands it the model, device and block size that it needs."""
-    if OmegaConf.is_missing(config.cost, "path"):
-        raise InputError("cost.path is missing: cost=calibrated needs cost.path=FILE, as `kvtwin calibrate` wrote it")
-    cost: CostModel = instantiate_one(config.cost, "cost")
+    target = str(config.cost.get("_target_"))
+    find_class(target, "cost")
+    cost = instantiate_one(config.cost, "cost")
+    if not isinstance(cost, CostModel):
+        raise InputError(f"cost._target_={target}: expected a class derived from sim.cost_model.CostModel")
     return cost
 
 
 def load_calibrated(path: str) -> LinearCost:
     """The linear model in a hardware file that `kvtwin calibrate` wrote."""
+    expected = "expected a file that `kvtwin calibrate` wrote"
     try:
         fitted = OmegaConf.to_container(OmegaConf.load(path))
     except OSError as error:
-        raise InputError(f"cost.path={path}: {error.strerror}; expected a file that `kvtwin calibrate` wrote") from None
-    if not isinstance(fitted, dict) or "cost" not in fitted:
-        raise InputError(f"cost.path={path}: has no key `cost`; expected a file that `kvtwin calibrate` wrote")
-    return LinearCost(**{str(key): value for key, value in fitted["cost"].items()})
+        raise InputError(f"cost.path={path}: {error.strerror}; {expected}") from None
+    except Exception as error:  # whatever the YAML parser raises for a file that is none
+        raise InputError(f"cost.path={path}: {str(error).splitlines()[0]}; {expected}") from None
+    if not isinstance(fitted, dict) or not isinstance(fitted.get("cost"), dict):
+        raise InputError(f"cost.path={path}: has no key `cost`; {expected}")
+    try:
+        return LinearCost(**{str(key): value for key, value in fitted["cost"].items()})
+    except (TypeError, ValueError) as error:
+        raise InputError(f"cost.path={path}: {error}; {expected}") from None
+
+
+class Stopped(Exception):
+    """Ctrl-C came; the scheduler is between two plans."""
+
+
+class WatchedCost(CostModel):
+    """A cost model that looks up before each plan: shows the progress, and stops where Ctrl-C was pressed."""
+
+    def __init__(self, cost: CostModel, interrupt: DeferredInterrupt, show: Callable[[], None]) -> None:
+        self._cost = cost
+        self._interrupt = interrupt
+        self._show = show
+
+    def step_ps(self, work: StepWork) -> int:
+        self._look_up()
+        return self._cost.step_ps(work)
+
+    def decode_span_ps(self, work: StepWork, max_steps: int) -> Sequence[int]:
+        self._look_up()
+        return self._cost.decode_span_ps(work, max_steps)
+
+    def _look_up(self) -> None:
+        if self._interrupt.requested:
+            raise Stopped
+        self._show()
 
 
 def simulate_records(experiment: Experiment, cost: CostModel) -> RunRecords:
-    """Runs the simulation and gathers what it leaves behind. Raises InputError if no request of the trace can run."""
+    """Runs the simulation and gathers what it leaves behind. Ctrl-C ends it early and marks the summary as interrupted.
+
+    Raises InputError if no request of the trace can run.
+    """
     wall_s, cpu_s = time.perf_counter(), time.process_time()
     scheduler = experiment.build(experiment.new_log())
-    run_simulation(experiment.source(), scheduler, cost)
+    done = scheduler.recorder.done
+    with progress_bar("sim", experiment.trace.num_requests) as progress, DeferredInterrupt() as interrupt:
+        watched = WatchedCost(cost, interrupt, lambda: progress.show(len(done)))
+        with suppress(Stopped):
+            run_simulation(experiment.source(), scheduler, watched)
     spent = Cost(time.perf_counter() - wall_s, time.process_time() - cpu_s)
-    check_any_ran(experiment, scheduler.recorder.done)
-    return collect_records(experiment, scheduler, "sim", spent)
+    check_any_ran(experiment, done)
+    return collect_records(experiment, scheduler, "sim", spent, interrupted=interrupt.requested)
 
 
-def check_any_ran(experiment: Experiment, done: list[Any]) -> None:
+def check_any_ran(experiment: Experiment, done: Sequence[Request]) -> None:
     """A run in which every request was rejected is a mistake in the configuration, not a result."""
-    reasons = [request.reject_reason for request in done]
-    if len(reasons) == experiment.trace.num_requests and all(reasons):
-        raise InputError(
-            f"none of the {len(reasons)} requests can run: the first {reasons[0]}; enlarge the pool or scale the trace"
-        )
-
-
-def simulate_config(config: DictConfig) -> Run:
-    """`kvtwin sim`: runs and writes the run folder."""
-    experiment = load_simulation(config)
-    records = simulate_records(experiment, load_cost(config))
-    return store(config, records)
-
-
-def store(config: DictConfig, records: RunRecords) -> Run:
-    folder = run_folder(config, records.summary["config"])
-    return write_run(
-        folder,
-        records.summary,
-        requests=records.requests,
-        steps=records.steps,
-        gaps=records.gaps,
-        files=records.files,
+    if len(done) < experiment.trace.num_requests or not all(request.reject_reason for request in done):
+        return
+    first, longest = done[0], experiment.replay.max_model_len
+    row = first.request_id
+    num_tokens = int(experiment.trace.num_prompt_tokens[row] + experiment.trace.num_output_tokens[row])
+    reason = first.reject_reason
+    if longest is not None and num_tokens > longest:
+        reason = f"has {num_tokens} tokens, the longest allowed (scheduler.max_model_len) is {longest}"
+    raise InputError(
+        f"none of the {len(done)} requests can run: the first {reason}; enlarge the pool or scale the trace"
     )
-
-
-def run_folder(config: DictConfig, resolved: Mapping[str, Any]) -> Path:
-    if config.out is not None:
-        return Path(config.out)
-    return claim_run_folder(Path("runs"), config.name, json.loads(json.dumps(resolved)))

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import gzip
-import io
-import json
 import platform
 import resource
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any
 
 from numpy.typing import NDArray
 
 from core.columns import gap_arrays, request_arrays, requests_of, step_arrays
-from core.decision_log import DecisionLog, Event
 from core.metrics import Records, RequestColumns, Slo, StepColumns, compute_metrics
 from core.scheduler import Scheduler
+from kvtwin.decisions_file import DECISIONS_FILE, decisions_jsonl
 from kvtwin.experiment import Experiment
+from kvtwin.store import Run, write_run
 
 PACKAGES = ("kvtwin", "numpy", "simpy", "hydra-core", "torch", "triton")
 
@@ -43,6 +42,12 @@ class RunRecords:
     gaps: Arrays
     files: dict[str, bytes]
 
+    def write(self, folder: Path) -> Run:
+        """Puts the run into its folder."""
+        return write_run(
+            folder, self.summary, requests=self.requests, steps=self.steps, gaps=self.gaps, files=self.files
+        )
+
 
 def collect_records(
     experiment: Experiment,
@@ -62,7 +67,7 @@ def collect_records(
     summary = {
         "kind": kind,
         "config": experiment.config,
-        "labels": _labels(experiment.config),
+        "labels": _labels(experiment),
         "versions": versions(),
         "seed": experiment.seed,
         "ignored": _ignored(experiment),
@@ -87,17 +92,17 @@ def collect_records(
     }
     files = {}
     if experiment.config["decisions"] == "full":
-        files["decisions.jsonl.gz"] = decisions_jsonl(log)
+        files[DECISIONS_FILE] = decisions_jsonl(log)
     return RunRecords(summary, requests, steps, gaps, files)
 
 
-def _labels(config: Mapping[str, Any]) -> dict[str, Any]:
+def _labels(experiment: Experiment) -> dict[str, Any]:
     """Short names of what was chosen, from the resolved values: an override of `_target_` shows here too."""
-    labels = {group: _class_name(config[group]) for group in ("eviction", "admission", "queue")}
+    config = experiment.config
+    labels = {"trace": experiment.trace.name}
+    labels |= {group: _class_name(config[group]) for group in ("eviction", "admission", "queue")}
     labels["preemption"] = str(config["preemption"].get("mode", _class_name(config["preemption"])))
-    labels["model"] = config["model"]["name"]
-    labels["hardware"] = config["hardware"]["name"]
-    return labels
+    return labels | {"model": experiment.model.name, "hardware": experiment.hardware.name}
 
 
 def _class_name(config: Mapping[str, Any]) -> str:
@@ -115,8 +120,14 @@ def versions() -> dict[str, str]:
 
 
 def _ignored(experiment: Experiment) -> list[str]:
-    """Trace features that nothing here honours."""
-    return ["tenant"] if experiment.trace.tenant is not None else []
+    """Trace features that this run does not honour."""
+    trace = experiment.trace
+    ignored = {
+        "tenant": trace.tenant is not None,  # no policy here tells tenants apart
+        "session_id": trace.session_id is not None and trace.parent is None,  # turns are linked by `parent`
+        "output_segments": trace.output_segments is not None and not experiment.replay.outputs_as_recorded,
+    }
+    return [feature for feature, is_ignored in ignored.items() if is_ignored]
 
 
 def _trace_block(experiment: Experiment) -> dict[str, Any]:
@@ -165,60 +176,3 @@ def _metrics(
     )
     metrics["num_swap_fallbacks"] = recorder.num_swap_fallbacks
     return metrics
-
-
-def decisions_jsonl(log: DecisionLog) -> bytes:
-    """The decisions as gzipped JSON lines, one a step that decided anything; the same log gives the same bytes.
-
-    Field names follow the recorded logs that `kvtwin parity` reads; `sched` lists admissions and prompt chunks only,
-    since a running sequence that decodes gets one token in every step.
-    """
-    buffer = io.BytesIO()
-    with gzip.GzipFile(fileobj=buffer, mode="wb", mtime=0) as archive:
-        fields: dict[str, Any] = {}
-        for step, event, request_id, value in log.rows().tolist():
-            if fields.get("t") != step:
-                if fields:
-                    archive.write(_line(fields))
-                fields = {"t": step}
-            _add(fields, Event(event), request_id, value)
-        if fields:
-            archive.write(_line(fields))
-    return buffer.getvalue()
-
-
-_PER_REQUEST = {
-    Event.CHUNK: "sched",
-    Event.ADMIT: "hit",
-    Event.RESUME: "hit",
-    Event.FINISH: "fin",
-    Event.PREEMPT: "preempt",
-    Event.CANCEL: "abort",
-    Event.REJECT: "reject",
-}
-_BLOCKS = {
-    Event.TOUCH: "touch",
-    Event.ALLOC: "alloc",
-    Event.FREE: "free_blocks",
-    Event.SWAP_OUT: "swap_out",
-    Event.SWAP_IN: "swap_in",
-    Event.COPY: "copy",
-}
-_BARE_BLOCKS = {Event.EVICT: "evict", Event.CACHE: "cache"}
-
-
-def _add(fields: dict[str, Any], event: Event, request_id: int, value: int) -> None:
-    if event in _PER_REQUEST:
-        fields.setdefault(_PER_REQUEST[event], []).append([request_id, value])
-    elif event in _BARE_BLOCKS:
-        fields.setdefault(_BARE_BLOCKS[event], []).append(value)
-    else:
-        rows = fields.setdefault(_BLOCKS[event], [])
-        if rows and rows[-1][0] == request_id:
-            rows[-1][1].append(value)
-        else:
-            rows.append([request_id, [value]])
-
-
-def _line(fields: Mapping[str, Any]) -> bytes:
-    return (json.dumps(fields, separators=(",", ":")) + "\n").encode()

@@ -1,94 +1,180 @@
-"""What becomes of a command's jobs: rows of a sweep, failures, the exit status."""
+"""A verb as a Hydra application: its jobs, what came of them, the rows of a sweep, the exit status."""
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
-from hydra.core.utils import JobReturn
 from hydra.experimental.callback import Callback
+from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
 from core.errors import InputError
-from kvtwin.naming import check_choices
-
+from kvtwin.composition import OWN, composition_error, hydra_words
+from kvtwin.failures import tell, tell_failure
+from kvtwin.settings import check_settings
 
 INTERRUPTED = 130  # exit status after Ctrl-C
+WRITTEN_BY_EVERY_JOB = ("out", "hardware_file")
 
 
 @dataclass(frozen=True)
 class JobOutcome:
-    """What one job gives back: its summary, or why it failed."""
+    """What one job gives back: the summary of its run, if there is one, and its exit status."""
 
     summary: dict[str, Any] | None
-    error: str = ""
     exit_status: int = 0
 
 
-class JobOutcomes(Callback):
-    """Hydra calls this around every job. After a sweep it prints a row per job; any failure shows in the exit status.
+class JobFailed(Exception):
+    """A job failed in a process of its own: how Hydra's parallel launchers learn of it."""
+
+
+@dataclass
+class Jobs:
+    """Runs the jobs that Hydra hands over and keeps what came of them. One that fails leaves the others running."""
+
+    run: Callable[[DictConfig], JobOutcome]
+    outcomes: list[JobOutcome] = field(default_factory=list)
+    is_sweep: bool = False
+    process_id: int = field(default_factory=os.getpid)
+
+    def take(self, config: DictConfig) -> None:
+        """Ctrl-C, seen by the job or not, ends a whole sweep, and so does a reader that has gone."""
+        self.is_sweep = in_sweep()
+        outcome = self._attempt(config)
+        self.outcomes.append(outcome)
+        if outcome.exit_status == INTERRUPTED:
+            raise KeyboardInterrupt
+        if outcome.exit_status and os.getpid() != self.process_id:
+            raise JobFailed(f"exit status {outcome.exit_status}")
+
+    def _attempt(self, config: DictConfig) -> JobOutcome:
+        try:
+            check_settings(config)
+            if self.is_sweep:
+                _check_own_files(config)
+            return self.run(config)
+        except BrokenPipeError:
+            raise
+        except Exception as error:
+            return JobOutcome(None, tell_failure(error))
+
+    def print_rows(self) -> None:
+        from kvtwin.tables import print_tables, sweep_table
+
+        summaries = [outcome.summary for outcome in self.outcomes if outcome.summary is not None]
+        if self.is_sweep and summaries:
+            print_tables(sweep_table(summaries))
+
+    @property
+    def exit_status(self) -> int:
+        return max((outcome.exit_status for outcome in self.outcomes), default=0)
+
+
+class LauncherGuard(Callback):
+    """Refuses a launcher that a job's own configuration names: by then the sweep runs with another one.
 
     Exits by SystemExit: Hydra swallows every other exception of a callback.
     """
 
     def __init__(self) -> None:
-        self._outcomes: list[JobOutcome] = []
+        self._launcher = ""
 
-    def on_job_end(self, config: DictConfig, job_return: JobReturn, **kwargs: Any) -> None:
-        returned = job_return._return_value
-        if isinstance(returned, JobOutcome):
-            self._outcomes.append(returned)
+    def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
+        self._launcher = _launcher(config)
 
-    def on_run_end(self, config: DictConfig, **kwargs: Any) -> None:
-        self._exit()
-
-    def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
-        from kvtwin.tables import print_tables, sweep_table
-
-        summaries = [outcome.summary for outcome in self._outcomes if outcome.summary is not None]
-        if summaries:
-            print_tables(sweep_table(summaries))
-        self._exit()
-
-    def _exit(self) -> None:
-        status = max((outcome.exit_status for outcome in self._outcomes), default=0)
-        if status:
-            sys.exit(status)
+    def on_job_start(self, config: DictConfig, **kwargs: Any) -> None:
+        if self._launcher and _launcher(config) != self._launcher:
+            tell(
+                f"hydra/launcher={_launcher(config)} is set by what the sweep varies, but the sweep already runs with "
+                f"hydra/launcher={self._launcher}; expected it on the command line"
+            )
+            sys.exit(2)
 
 
-def with_overrides(summary: dict[str, Any], config: DictConfig) -> dict[str, Any]:
-    """The summary with the job's overridden values among its labels, so that a sweep's rows can be told apart.
+def _launcher(config: DictConfig) -> str:
+    return str(config.hydra.runtime.choices["hydra/launcher"])
 
-    Values come from the resolved configuration; groups have labels of their own already.
+
+def run_app(verb: str, args: Sequence[str], run: Callable[[DictConfig], JobOutcome]) -> int:
+    """Runs one verb, once or as a sweep, and returns the exit status. The working folder is searched for classes.
+
+    Raises InputError for words that Hydra cannot take.
     """
-    labels = dict(summary["labels"])
-    for override in HydraConfig.get().overrides.task:
-        key = override.lstrip("+").partition("=")[0]
-        value = OmegaConf.select(config, key)
-        if not isinstance(value, DictConfig) and not key.endswith("._target_"):
-            labels[key.rpartition(".")[2]] = value
-    return {**summary, "labels": labels}
-
-
-def run_app(verb: str, args: list[str], job: Callable[[DictConfig], JobOutcome]) -> int:
-    """Runs one verb as a Hydra application. `args` are Hydra's; a user's own module is found in the working folder."""
-    check_choices(args)
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.append(here)  # last: our packages have common names, and a stray sim/ must not hide ours
-    sys.argv = [f"kvtwin {verb}", *args]
-
-    def task(config: DictConfig) -> JobOutcome:
+    jobs = Jobs(run)
+    with _command_line(verb, hydra_words(args)):
         try:
-            return job(config)
-        except InputError as error:
-            print(f"kvtwin: {error}", file=sys.stderr)
-            return JobOutcome(None, str(error), 2)
+            hydra.main(version_base="1.3", config_path="pkg://conf", config_name=verb)(jobs.take)()
+        except JobFailed:
+            return 1  # told in the process of the job
+        except KeyboardInterrupt:
+            tell("interrupted")
+            return INTERRUPTED
+        except SystemExit as ended:  # Hydra's own: help, or its parser's complaint
+            return int(ended.code or 0)
+        except (InputError, BrokenPipeError):
+            raise
+        except Exception as error:  # of Hydra itself, since a job's are told where they arise
+            raise composition_error(error, verb) from error
+        finally:
+            jobs.print_rows()
+    return jobs.exit_status
 
-    hydra.main(version_base="1.3", config_path="pkg://conf", config_name=verb)(task)()
-    return 0
+
+@contextmanager
+def _command_line(verb: str, words: Sequence[str]) -> Iterator[None]:
+    """Hydra reads sys.argv; and it raises what went wrong, rather than printing it and exiting, under this variable."""
+    argv, full_error = sys.argv, os.environ.get("HYDRA_FULL_ERROR")
+    sys.argv, os.environ["HYDRA_FULL_ERROR"] = [f"kvtwin {verb}", *words], "1"
+    try:
+        yield
+    finally:
+        sys.argv = argv
+        del os.environ["HYDRA_FULL_ERROR"]
+        if full_error is not None:
+            os.environ["HYDRA_FULL_ERROR"] = full_error
+
+
+def in_sweep() -> bool:
+    """Whether the job that runs is one of a sweep."""
+    return HydraConfig.get().mode is RunMode.MULTIRUN
+
+
+def _check_own_files(config: DictConfig) -> None:
+    """A name that every job of a sweep would write to must contain the job's number."""
+    written = OmegaConf.to_container(config, resolve=False)
+    assert isinstance(written, dict)
+    for key in WRITTEN_BY_EVERY_JOB:
+        name = written.get(key)
+        if name is not None and "${hydra:job." not in str(name):
+            raise InputError(
+                f"{key}={name}: every job of the sweep would write there; expected {key}='{name}/${{hydra:job.num}}'"
+            )
+
+
+def override_labels(config: DictConfig) -> dict[str, Any]:
+    """What the command line, or the sweep, chose for this job: by the end of each key, or all of it where ends agree.
+
+    Values come from the resolved configuration. A class chosen by `_target_` has its label already.
+    """
+    keys = [word.lstrip("+").partition("=")[0] for word in HydraConfig.get().overrides.task]
+    ends = [key.rpartition(".")[2] for key in keys]
+    labels: dict[str, Any] = {}
+    for word, key, end in zip(HydraConfig.get().overrides.task, keys, ends, strict=True):
+        choice = word.partition("=")[2]
+        if end == "_target_" or choice == OWN or key.startswith(("~", "hydra.")) or key in WRITTEN_BY_EVERY_JOB:
+            continue
+        value = OmegaConf.select(config, key)
+        labels[end if ends.count(end) == 1 else key] = choice if isinstance(value, DictConfig | None) else value
+    return labels

@@ -1,28 +1,31 @@
-"""Validation: one trace on engine and simulator. Decisions in lockstep; times by a cost model that was fitted elsewhere."""
+"""Validation: one trace on engine and simulator. Decisions in lockstep; times by a cost model fitted elsewhere."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import numpy as np
 from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
-from kvtwin.calibration import Fit, fit_linear
+from core.errors import InputError
+from kvtwin.binding import instantiate_one
+from kvtwin.calibration import Fit, check_enough_steps, fit_linear
 from kvtwin.comparison import Lockstep, compare_runs
 from kvtwin.engine_runs import EngineResult, EngineRunner, load_engine_run
 from kvtwin.engine_setup import load_model
-from kvtwin.experiment import instantiate_one
 from kvtwin.hardware_file import write_hardware_file
 from kvtwin.replaying import check_lockstep
 from kvtwin.report import write_report
-from kvtwin.simulating import run_folder, simulate_records
-from kvtwin.store import Run, write_atomically, write_run
-from kvtwin.summary import RunRecords
+from kvtwin.run_folder import run_folder
+from kvtwin.settings import check_settings
+from kvtwin.simulating import simulate_records
+from kvtwin.store import Run, read_run, write_atomically
 
 WARM_UP_REQUESTS = 3
 
@@ -40,46 +43,78 @@ class Validation:
         return self.comparison is not None and self.comparison["lockstep"]["identical"]
 
 
+@dataclass
+class _Evidence:
+    """What the turns of a validation gather."""
+
+    calibrations: list[EngineResult] = field(default_factory=list)
+    runs: list[Run] = field(default_factory=list)
+    lockstep: list[Lockstep] = field(default_factory=list)
+    probes: list[float] = field(default_factory=list)
+
+
 def validate_config(config: DictConfig) -> Validation:
-    """Calibrates and runs by turns, so that a drift of the machine touches both alike; then compares and reports."""
+    """Calibrates and runs by turns, so that a drift of the machine touches both alike; then compares and reports.
+
+    Ctrl-C ends it: what ran is kept in its folder. Raises InputError for what cannot run or tells too little.
+    """
     model = load_model(config, instantiate_one(config.model, "model"))
     calibrator = load_engine_run(_calibration_config(config), model=model)
     runner = load_engine_run(config, model=model)
     notices = [model.notice] if model.notice else []
-    folder = run_folder(config, runner.setup.experiment.config)
-    load_engine_run(_warm_up_config(config), model=model).run("warm-up")
-    calibrations: list[EngineResult] = []
-    runs: list[Run] = []
-    lockstep: list[Lockstep] = []
-    probes: list[float] = []
-    for repeat in range(1, config.validate.repeats + 1):
-        calibrations.append(calibrator.run(f"calibration {repeat}"))
-        if calibrations[-1].interrupted:
+    with run_folder(runner.setup.experiment.config) as folder:
+        try:
+            _run(load_engine_run(_warm_up_config(config), model=model), "warm-up")
+            evidence = _gather(config.validate.repeats, calibrator, runner, folder)
+            comparison = _conclude(evidence, calibrator, runner, folder)
+        except KeyboardInterrupt:
             return Validation(folder, None, notices)
+        if config.report:
+            sim = read_run(folder / "sim")
+            write_report(folder / "report.html", sim, evidence.runs, comparison, notices)
+    return Validation(folder, comparison, notices)
+
+
+def _gather(repeats: int, calibrator: EngineRunner, runner: EngineRunner, folder: Path) -> _Evidence:
+    evidence = _Evidence()
+    for repeat in range(1, repeats + 1):
+        evidence.calibrations.append(_run(calibrator, f"calibration {repeat}"))
+        check_enough_steps(repeats * len(evidence.calibrations[0].works))  # now, not after minutes of engine runs
         result = runner.run(f"engine run {repeat}")
-        runs.append(_write(folder / f"engine-{repeat}", result.records))
+        evidence.runs.append(result.records.write(folder / f"engine-{repeat}"))
         if result.interrupted:
-            return Validation(folder, None, notices)
-        probes += [reading.duration_ps for reading in result.probe_readings]
-        lockstep.append(check_lockstep(runs[-1], result.log))
-    fit = fit_results(calibrations)
-    drift = _drift(probes, calibrations)
+            raise KeyboardInterrupt
+        evidence.probes += [reading.duration_ps for reading in result.probe_readings]
+        evidence.lockstep.append(check_lockstep(evidence.runs[-1], result.log))
+    return evidence
+
+
+def _run(runner: EngineRunner, label: str) -> EngineResult:
+    result = runner.run(label)
+    if result.interrupted:
+        raise KeyboardInterrupt
+    return result
+
+
+def _conclude(evidence: _Evidence, calibrator: EngineRunner, runner: EngineRunner, folder: Path) -> dict[str, Any]:
+    """Simulates with what the calibrations taught, and writes the comparison."""
+    fit = fit_results(evidence.calibrations)
+    drift = _drift(evidence.probes, evidence.calibrations)
     simulated = simulate_records(runner.setup.experiment.spanning(), fit.model(drift))
+    if simulated.summary["interrupted"]:
+        raise KeyboardInterrupt
     simulated.summary["calibration"] = _calibration_block(fit, drift, calibrator)
-    sim = _write(folder / "sim", simulated)
-    comparison = compare_runs(sim, runs, _worst(lockstep))
+    comparison = compare_runs(simulated.write(folder / "sim"), evidence.runs, _worst(evidence.lockstep))
     comparison["calibration"] = simulated.summary["calibration"]
     write_hardware_file(
         folder / "hardware.yaml",
         fit,
-        runs[0].summary["engine"],
+        evidence.runs[0].summary["engine"],
         runner.setup.experiment.model.name,
         calibrator.setup.experiment.trace.name,
     )
     write_atomically(folder / "comparison.json", json.dumps(comparison, indent=1, allow_nan=False).encode())
-    if config.report:
-        write_report(folder / "report.html", sim, runs, comparison, notices)
-    return Validation(folder, comparison, notices)
+    return comparison
 
 
 def fit_results(results: Sequence[EngineResult]) -> Fit:
@@ -89,14 +124,19 @@ def fit_results(results: Sequence[EngineResult]) -> Fit:
 
 
 def _drift(probes: Sequence[float], calibrations: Sequence[EngineResult]) -> float:
-    """How much slower the machine's fixed probe ran during the engine runs than during the calibrations; 1 if unknown."""
+    """How much slower the fixed probe ran during the engine runs than during the calibrations; 1 if unknown."""
     before = [reading.duration_ps for result in calibrations for reading in result.probe_readings]
     return median(probes) / median(before) if probes and before else 1.0
 
 
 def _calibration_config(config: DictConfig) -> DictConfig:
-    merged = OmegaConf.merge(config, config.validate.calibration)
+    """The configuration with `validate.calibration` in place of what it names."""
+    try:
+        merged = OmegaConf.merge(config, config.validate.calibration)
+    except OmegaConfBaseException as error:
+        raise InputError(f"validate.calibration: {str(error).splitlines()[0]}") from None
     assert isinstance(merged, DictConfig)
+    check_settings(merged)
     return merged
 
 
@@ -124,13 +164,3 @@ def _calibration_block(fit: Fit, drift: float, calibrator: EngineRunner) -> dict
         "coefficients": fit.coefficients,
     }
 
-
-def _write(folder: Path, records: RunRecords) -> Run:
-    return write_run(
-        folder,
-        records.summary,
-        requests=records.requests,
-        steps=records.steps,
-        gaps=records.gaps,
-        files=records.files,
-    )

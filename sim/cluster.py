@@ -78,11 +78,14 @@ class Replica:
         plan = self._scheduler.schedule(now_ps)
         while plan is not None and plan.is_empty and plan.preempted:
             plan = self._scheduler.schedule(now_ps)
-        if plan is None or plan.is_empty:
-            self._alarm = None  # all that came in at this instant has been seen
+        self._alarm = None  # all that came in at this instant has been seen
+        if plan is None:
             return  # nothing to do until the next input
-        self._plan = plan
-        self._wake_after(self._executor.submit(plan) - now_ps)
+        if not plan.is_empty:
+            self._plan = plan
+            self._wake_after(self._executor.submit(plan) - now_ps)
+        if plan.rejected:
+            self.on_done(plan.rejected)
 
 
 class Source:

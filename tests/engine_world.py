@@ -14,6 +14,7 @@ from world import Settings, check_integrity, scheduler_of
 
 from core.decision_log import Event, first_difference
 from core.inputs_log import InputsLog, RecordedInputs
+from core.interfaces import AdmissionPolicy
 from core.scheduler import Scheduler
 from engine.clock import EngineClock
 from engine.decoder_shape import DecoderShape
@@ -39,7 +40,7 @@ TINY = DecoderShape(
     head_dim=8,
     intermediate=48,
     vocab_size=512,
-    max_positions=2048,
+    max_positions=4096,
 )
 
 
@@ -81,6 +82,14 @@ class EngineSetup:
     decoder: Callable[[], Decoder] = tiny_decoder
     executor: Callable[..., TorchExecutor] = TorchExecutor
     tokens: PromptTokens | None = None
+    admission: type[AdmissionPolicy] | None = None
+
+    def scheduler(self, spans: bool) -> Scheduler:
+        scheduler = scheduler_of(replace(self.settings, spans=spans))
+        if self.admission is not None:
+            admission = self.admission(scheduler.policies.admission.env)
+            scheduler.policies = replace(scheduler.policies, admission=admission)
+        return scheduler
 
     def source(self, trace: Trace, num_output_tokens: dict[int, int] | None = None) -> TraceSource:
         config = ReplayConfig(self.settings.block_size, self.arrivals, self.concurrency, self.max_model_len)
@@ -115,7 +124,7 @@ def run_trace(trace: Trace, setup: EngineSetup) -> EngineResult:
     """Runs the trace on the tiny engine, shadow tags on, memory full of NaN to begin with."""
     settings, decoder = setup.settings, setup.decoder()
     assert settings.num_blocks is not None
-    scheduler = scheduler_of(replace(settings, spans=False))
+    scheduler = setup.scheduler(spans=False)
     kv, host_kv = (
         allocate_kv(decoder.shape, num_blocks, settings.block_size, decoder.dtype, "cpu")
         for num_blocks in (settings.num_blocks, settings.host_blocks)
@@ -135,7 +144,7 @@ def run_trace(trace: Trace, setup: EngineSetup) -> EngineResult:
 
 def repeat_in_simulator(trace: Trace, setup: EngineSetup, inputs: RecordedInputs, spans: bool = True) -> Scheduler:
     """Replays a recorded engine run in the simulator."""
-    scheduler = scheduler_of(replace(setup.settings, spans=spans))
+    scheduler = setup.scheduler(spans)
     run_simulation(setup.source(trace, inputs.num_output_tokens), scheduler, RecordedCost(inputs.durations_ps))
     return scheduler
 

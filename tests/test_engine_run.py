@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Callable
 from dataclasses import replace
@@ -29,6 +30,7 @@ from engine.smollm2 import fetch_smollm2_135m, find_smollm2_135m
 from engine.tokenizer import BPECodec
 from engine.weights import TOKENIZER_FILE, load_weights
 from kvtwin.prompt_tokens import TraceTokens, corpus_text
+from traces.ragged import Ragged
 from traces.schema import Trace
 
 ALONE = Settings(num_blocks=200, block_size=4, max_num_seqs=1, caching=False)
@@ -63,7 +65,7 @@ def alone() -> EngineResult:
 
 def assert_same_tokens(ours: EngineResult, reference: EngineResult) -> None:
     """Equal outputs, but for what follows a near-tie: there the order of additions may choose."""
-    assert len(reference.executor.near_ties) <= 0.01 * reference.executor.num_sampled
+    assert reference.executor.num_near_ties <= 0.01 * reference.executor.num_sampled
     tied = {(tie.request_id, tie.sample) for tie in reference.executor.near_ties}
     got, expected = ours.outputs(), reference.outputs()
     assert got.keys() == expected.keys()
@@ -110,7 +112,9 @@ def test_samples_part_at_a_temperature_and_do_not_depend_on_their_company():
     trace = trace_of([0, 0.003, 0.004], [21, 30, 9], [12, 12, 12], num_samples=[4, 1, 2])
     warm = Sampling(temperature=1.0, seed=5)
     roomy = run_trace(trace, EngineSetup(Settings(num_blocks=200, block_size=4), sampling=warm))
-    tight = run_trace(trace, EngineSetup(Settings(num_blocks=20, block_size=4, budget=30, full_prompt=False), sampling=warm))
+    tight = run_trace(
+        trace, EngineSetup(Settings(num_blocks=20, block_size=4, budget=30, full_prompt=False), sampling=warm)
+    )
     assert tight.num_of(Event.PREEMPT) > 0
     assert roomy.outputs() == tight.outputs()
     assert len(set(map(tuple, roomy.outputs()[0]))) == 4
@@ -122,8 +126,6 @@ def test_samples_part_at_a_temperature_and_do_not_depend_on_their_company():
 
 
 def with_recorded_outputs(trace: Trace) -> Trace:
-    from traces.ragged import Ragged
-
     rows = [[(9000 + 50 * row, num)] for row, num in enumerate(trace.num_output_tokens.tolist())]
     return replace(trace, output_segments=Ragged.of_segments(rows))
 
@@ -167,7 +169,10 @@ def test_an_end_token_cannot_end_one_of_several_samples():
     ("settings", "message"),
     [
         (Settings(num_blocks=None), "set pool.num_blocks"),
-        (Settings(num_blocks=8, groups=(KVGroup(1), KVGroup(1, 64))), "one KV group of full attention; .* 2 groups with"),
+        (
+            Settings(num_blocks=8, groups=(KVGroup(1), KVGroup(1, 64))),
+            "one KV group of full attention; .* 2 groups with",
+        ),
         (Settings(num_blocks=8, spans=True), "single_steps"),
         (Settings(num_blocks=8, keep_cancelled=True), "never computed"),
     ],
@@ -282,7 +287,9 @@ def test_run_time_is_contiguous_but_for_idle_jumps():
 
 @cache
 def smollm2() -> tuple[Decoder, np.ndarray]:
-    folder = find_smollm2_135m() or fetch_smollm2_135m()
+    folder = fetch_smollm2_135m() if os.environ.get("KVTWIN_FETCH") else find_smollm2_135m()
+    if folder is None:
+        pytest.skip("SmolLM2-135M is not in the cache and KVTWIN_FETCH is not set")
     shape, weights = load_weights(folder, torch.float32)
     return Decoder(shape, weights), BPECodec.load(folder / TOKENIZER_FILE).encode_corpus(corpus_text())
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
 from omegaconf import DictConfig
 
+from core.errors import InputError
 from kvtwin.sweep import INTERRUPTED, JobOutcome, run_app
 
 
 def run(args: Sequence[str]) -> int:
-    return run_app("calibrate", list(args), _job)
+    return run_app("calibrate", args, _job)
 
 
 def _job(config: DictConfig) -> JobOutcome:
@@ -19,12 +21,14 @@ def _job(config: DictConfig) -> JobOutcome:
     from kvtwin.hardware_file import write_hardware_file
     from kvtwin.validating import fit_results
 
+    path = Path(config.hardware_file)
+    if path.is_dir() or not os.access(path.parent, os.W_OK):
+        raise InputError(f"hardware_file={path}: cannot be written; expected a file in a folder that can")
     runner = load_engine_run(config)
     result = runner.run("calibration")
     if result.interrupted:
-        return JobOutcome(None, exit_status=INTERRUPTED)
+        return JobOutcome(None, INTERRUPTED)
     fit = fit_results([result])
-    path = Path(config.hardware_file)
     experiment = runner.setup.experiment
     write_hardware_file(path, fit, result.records.summary["engine"], experiment.model.name, experiment.trace.name)
     print(

@@ -4,30 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hydra.core.hydra_config import HydraConfig
-from hydra.types import RunMode
 from omegaconf import DictConfig
 
-from kvtwin.simulating import store
-from kvtwin.sweep import INTERRUPTED, JobOutcome, run_app, with_overrides
-from kvtwin.tables import print_tables, run_table
+from kvtwin.run_folder import run_folder
+from kvtwin.sweep import JobOutcome, override_labels, run_app
+from kvtwin.verbs.finishing import finish, note, report_writer
 
 
 def run(args: Sequence[str]) -> int:
-    return run_app("engine", list(args), _job)
+    return run_app("engine", args, _job)
 
 
 def _job(config: DictConfig) -> JobOutcome:
     from kvtwin.engine_runs import load_engine_run
 
-    result = load_engine_run(config).run()
-    finished = store(config, result.records)
-    if config.report:
-        from kvtwin.report import write_run_report
-
-        write_run_report(finished.folder / "report.html", finished)
-    if HydraConfig.get().mode is RunMode.RUN:
-        print_tables(run_table(finished.summary))
-        print(finished.folder)
-    status = INTERRUPTED if result.interrupted else 0
-    return JobOutcome(with_overrides(finished.summary, config), exit_status=status)
+    write_report = report_writer(config)
+    runner = load_engine_run(config)
+    note(runner.setup.model.notice)
+    with run_folder(runner.setup.experiment.config) as folder:
+        records = runner.run().records
+        records.summary["labels"] |= override_labels(config)
+        run = records.write(folder)
+        write_report(run)
+    return finish(run)

@@ -4,26 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hydra.core.hydra_config import HydraConfig
-from hydra.types import RunMode
 from omegaconf import DictConfig
 
-from kvtwin.simulating import simulate_config
-from kvtwin.sweep import JobOutcome, run_app, with_overrides
-from kvtwin.tables import print_tables, run_table
+from kvtwin.run_folder import run_folder
+from kvtwin.simulating import load_cost, load_simulation, simulate_records
+from kvtwin.sweep import JobOutcome, override_labels, run_app
+from kvtwin.verbs.finishing import finish, report_writer
 
 
 def run(args: Sequence[str]) -> int:
-    return run_app("sim", list(args), _job)
+    return run_app("sim", args, _job)
 
 
 def _job(config: DictConfig) -> JobOutcome:
-    finished = simulate_config(config)
-    if config.report:
-        from kvtwin.report import write_run_report
-
-        write_run_report(finished.folder / "report.html", finished)
-    if HydraConfig.get().mode is RunMode.RUN:
-        print_tables(run_table(finished.summary))
-        print(finished.folder)
-    return JobOutcome(with_overrides(finished.summary, config))
+    write_report = report_writer(config)
+    experiment = load_simulation(config)
+    cost = load_cost(config)
+    with run_folder(experiment.config) as folder:
+        records = simulate_records(experiment, cost)
+        records.summary["labels"] |= override_labels(config)
+        run = records.write(folder)
+        write_report(run)
+    return finish(run)

@@ -8,7 +8,7 @@ from functools import partial
 
 from omegaconf import DictConfig
 
-from kvtwin.experiment import instantiate_one
+from kvtwin.binding import instantiate_one
 from kvtwin.sizing import SizingOptions, print_size, size
 from kvtwin.sweep import JobOutcome, run_app
 

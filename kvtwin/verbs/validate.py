@@ -2,29 +2,33 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 
 from omegaconf import DictConfig
 
+from kvtwin.failures import require, tell
 from kvtwin.store import read_run
 from kvtwin.sweep import INTERRUPTED, JobOutcome, run_app
 from kvtwin.tables import comparison_table, print_tables
+from kvtwin.verbs.finishing import note
 
 
 def run(args: Sequence[str]) -> int:
-    return run_app("validate", list(args), _job)
+    """0 if the decisions are identical, 1 if they are not."""
+    return run_app("validate", args, _job)
 
 
 def _job(config: DictConfig) -> JobOutcome:
+    if config.report:
+        require("plotly")
     from kvtwin.validating import validate_config
 
     found = validate_config(config)
     for notice in found.notices:
-        print(f"note: {notice}", file=sys.stderr)
+        note(notice)
     if found.comparison is None:
-        print(f"interrupted; what ran is in {found.folder}", file=sys.stderr)
-        return JobOutcome(None, exit_status=INTERRUPTED)
+        tell(f"what ran is in {found.folder}" if found.folder.exists() else "nothing ran to its end")
+        return JobOutcome(None, INTERRUPTED)
     print_tables(comparison_table(found.comparison))
     lockstep = found.comparison["lockstep"]
     if lockstep["identical"]:
@@ -32,5 +36,4 @@ def _job(config: DictConfig) -> JobOutcome:
     else:
         print(f"decisions: NOT identical; first difference: {found.comparison['first_difference']}")
     print(found.folder / "report.html" if config.report else found.folder)
-    summary = read_run(found.folder / "sim").summary
-    return JobOutcome(summary, exit_status=0 if lockstep["identical"] else 1)
+    return JobOutcome(read_run(found.folder / "sim").summary, 0 if lockstep["identical"] else 1)

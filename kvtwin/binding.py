@@ -1,0 +1,131 @@
+"""From a `_target_` to the class it names and to a factory; what cannot be is told in one line before anything runs."""
+
+from __future__ import annotations
+
+import inspect
+import types
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from functools import partial
+from importlib import import_module
+from typing import Any, get_type_hints
+
+from hydra.errors import InstantiationException
+from hydra.utils import instantiate
+from omegaconf import DictConfig
+
+from core.errors import InputError
+from core.interfaces import (
+    AdmissionPolicy,
+    AllocationPolicy,
+    BatchPolicy,
+    EvictionPolicy,
+    Policy,
+    PolicyEnv,
+    PreemptionPolicy,
+    QueuePolicy,
+)
+from kvtwin.failures import failure_line
+from kvtwin.naming import did_you_mean
+
+POLICY_BASES: Mapping[str, type[Policy]] = {
+    "eviction": EvictionPolicy,
+    "allocation": AllocationPolicy,
+    "preemption": PreemptionPolicy,
+    "batching": BatchPolicy,
+    "queue": QueuePolicy,
+    "admission": AdmissionPolicy,
+}
+POLICY_GROUPS = tuple(POLICY_BASES)
+
+PolicyFactory = type[Policy] | partial[Any]
+
+
+def bind_policy(config: DictConfig, group: str) -> partial[Any]:
+    """The class that the group names, with its parameters: `factory(env)` makes the policy.
+
+    Hydra must not see the environment, which it would turn into a DictConfig. Raises InputError.
+    """
+    _require_policy(find_class(str(config.get("_target_")), group), group)
+    factory: partial[Any] = instantiate_one(config, group, _partial_=True)
+    return checked_policy(factory, group)
+
+
+def checked_policy(factory: PolicyFactory, group: str) -> partial[Any]:
+    """The factory, once it is known to make a policy of this group with the parameters it is bound to."""
+    bound = factory if isinstance(factory, partial) else partial(factory)
+    cls = bound.func
+    _require_policy(cls, group)
+    takes = inspect.signature(cls).parameters
+    takes_any = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in takes.values())
+    unknown = [] if takes_any else [key for key in bound.keywords if key not in takes]
+    if unknown:
+        own = list(takes)[1:]  # the first is the environment
+        listed = did_you_mean(unknown[0], own) or f"; it takes {', '.join(own) or 'none'}"
+        raise InputError(f"{group}.{unknown[0]}: {cls.__qualname__} has no such parameter{listed}")
+    return partial(_built, bound, group)
+
+
+def _require_policy(cls: Any, group: str) -> None:
+    base, name = POLICY_BASES[group], getattr(cls, "__qualname__", repr(cls))
+    if not (isinstance(cls, type) and issubclass(cls, base)):
+        raise InputError(f"{group}: {name} is no {base.__name__}; expected a class derived from kvtwin.{base.__name__}")
+    if inspect.isabstract(cls):
+        missing = ", ".join(sorted(cls.__abstractmethods__))
+        raise InputError(f"{group}: {name} does not define {missing}, which every {base.__name__} must")
+
+
+def _built(factory: partial[Any], group: str, env: PolicyEnv) -> Policy:
+    try:
+        policy: Policy = factory(env)
+    except InputError:
+        raise
+    except Exception as error:
+        raise InputError(f"{group}: {factory.func.__qualname__} cannot be made: {failure_line(error)}") from error
+    return policy
+
+
+def find_class(target: str, group: str) -> Any:
+    """What `target` names, looked for in the working folder too. Raises InputError telling why it cannot be had."""
+    module_name, _, name = target.rpartition(".")
+    if not module_name:
+        raise InputError(f"{group}._target_={target}: expected module.Class")
+    try:
+        module = import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
+            raise InputError(f"{group}._target_={target}: {module_name} needs {error.name}, not installed") from None
+        raise InputError(
+            f"{group}._target_={target}: no module {error.name} in the working folder or among the installed packages"
+        ) from None
+    except Exception as error:
+        raise InputError(f"{group}._target_={target}: importing {module_name}: {failure_line(error)}") from error
+    if not hasattr(module, name):
+        raise InputError(f"{group}._target_={target}: {module_name} has no {name}{did_you_mean(name, vars(module))}")
+    return getattr(module, name)
+
+
+def instantiate_one(config: DictConfig, group: str, **extra: Any) -> Any:
+    """Hydra's `instantiate`, its errors told in one line, and the fields of a data class checked for their types."""
+    try:
+        made = instantiate(config, **extra)
+    except InstantiationException as error:
+        cause = error.__cause__ if error.__cause__ is not None else error
+        if isinstance(cause, InputError):
+            raise cause from None
+        reason = next(line.strip() for line in str(cause).splitlines() if line.strip())
+        raise InputError(f"{group}._target_={config.get('_target_')}: {reason}") from None
+    if is_dataclass(made):
+        _check_fields(made, group)
+    return made
+
+
+def _check_fields(made: Any, group: str) -> None:
+    hints = get_type_hints(type(made))
+    for field in fields(made):
+        hint, value = hints[field.name], getattr(made, field.name)
+        allowed = hint.__args__ if isinstance(hint, types.UnionType) else (hint,)
+        plain = [each for each in allowed if isinstance(each, type)]
+        if len(plain) == len(allowed) and type(value) not in (*plain, *([int] if float in plain else [])):
+            expected = " or ".join(each.__name__.replace("NoneType", "null") for each in plain)
+            raise InputError(f"{group}.{field.name}={value}: expected {expected}")

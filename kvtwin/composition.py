@@ -1,0 +1,99 @@
+"""Command-line words on their way to Hydra, and Hydra's complaints on their way back: one line each."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from hydra import compose, initialize_config_module
+from hydra.core.global_hydra import GlobalHydra
+from hydra.errors import MissingConfigException, OverrideParseException
+from omegaconf import DictConfig, OmegaConf
+
+from core.errors import InputError
+from kvtwin.naming import did_you_mean, near_or_all, options_of
+
+CLASS_GROUPS = ("eviction", "allocation", "preemption", "batching", "queue", "admission", "cost")
+OWN = "own"  # the option of a class group that holds nothing: the user's class brings its own parameters
+SWEEP_FLAGS = ("-m", "--multirun")
+FLAGS = (
+    *SWEEP_FLAGS,
+    *("-h", "--help", "--hydra-help", "-c", "--cfg", "--resolve", "-p", "--package", "-i", "--info"),
+    *("-cd", "--config-dir", "-cn", "--config-name", "-cp", "--config-path", "-r", "--run", "-sc"),
+    "--shell-completion",
+)
+
+
+def hydra_words(args: Sequence[str]) -> list[str]:
+    """The words as Hydra wants them: a sweep's flag first, and `group._target_=…` with nothing left of another class.
+
+    Parameters of a class need no `+`: whether it takes them is checked when it is bound, against its own signature.
+    Raises InputError for a flag that does not exist.
+    """
+    for arg in args:
+        if arg.startswith("-") and arg.partition("=")[0] not in FLAGS:
+            raise InputError(f"no option {arg}{did_you_mean(arg, FLAGS)}; settings are written key=value")
+    flags = [arg for arg in args if arg in SWEEP_FLAGS]
+    words = [arg for arg in args if arg not in SWEEP_FLAGS]
+    chosen = {word.partition("=")[0] for word in words}
+    own = [f"{group}={OWN}" for group in CLASS_GROUPS if f"{group}._target_" in chosen and group not in chosen]
+    return [*flags[:1], *own, *(f"++{word}" if _is_parameter(word) else word for word in words)]
+
+
+def _is_parameter(word: str) -> bool:
+    group, dot, name = word.partition("=")[0].partition(".")
+    return bool(dot) and group in CLASS_GROUPS and name != "_target_"
+
+
+def compose_config(verb: str, words: Sequence[str]) -> DictConfig:
+    """The verb's configuration outside of the command, whatever Hydra application this may be called from.
+
+    Raises InputError for words that it cannot take.
+    """
+    outer = GlobalHydra.instance().hydra
+    GlobalHydra.instance().clear()
+    try:
+        with initialize_config_module(version_base="1.3", config_module="conf"):
+            return compose(config_name=verb, overrides=hydra_words(words))
+    except Exception as error:  # Hydra raises its own exceptions, OmegaConf's and ValueError for one and the same
+        raise composition_error(error, verb) from None
+    finally:
+        GlobalHydra.instance().hydra = outer
+
+
+def composition_error(error: Exception, verb: str) -> InputError:
+    """The one line that tells what was wrong with the words."""
+    if isinstance(error, InputError):
+        return error
+    text = str(error)
+    if isinstance(error, MissingConfigException) and error.missing_cfg_file:
+        group, _, option = str(error.missing_cfg_file).rpartition("/")
+        return InputError(f"{group}={option}: no such {group}{near_or_all(option, error.options or ())}")
+    if isinstance(error, OverrideParseException):
+        return InputError(f"cannot read {error.override!r}; expected key=value, special characters quoted")
+    if text.startswith("Ambiguous value"):
+        return InputError(f"{_first_quoted(text)}: several values are a sweep; expected kvtwin {verb} -m ...")
+    if text.startswith("Could not override"):
+        return _unknown_key(_first_quoted(text), verb)
+    return InputError(" ".join(text.split("\n\n")[0].split()))
+
+
+def _unknown_key(key: str, verb: str) -> InputError:
+    if options_of(key):
+        return InputError(f"{key}: nothing to replace, it has no default; expected +{key}=...")
+    keys = _dotted(OmegaConf.to_container(compose_config(verb, ()), resolve=False))
+    return InputError(f"{key}: no such key{did_you_mean(key, keys)}")
+
+
+def _first_quoted(text: str) -> str:
+    found = re.search(r"'([^']*)'", text)
+    return found[1] if found else text.splitlines()[0]
+
+
+def _dotted(block: Any, prefix: str = "") -> Iterator[str]:
+    """Every key of a configuration by its dotted name, blocks included."""
+    for name, value in block.items():
+        yield f"{prefix}{name}"
+        if isinstance(value, Mapping):
+            yield from _dotted(value, f"{prefix}{name}.")

@@ -1,0 +1,54 @@
+"""The end of a run, the same for simulator and engine: report, notes, table, exit status."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from omegaconf import DictConfig
+
+from kvtwin.failures import require
+from kvtwin.store import Run
+from kvtwin.sweep import INTERRUPTED, JobOutcome, in_sweep
+from kvtwin.tables import print_tables, run_table
+
+
+def report_writer(config: DictConfig) -> Callable[[Run], None]:
+    """What writes report.html, where it is wanted; asked for before the run, which a missing plotly would waste."""
+    if not config.report:
+        return lambda run: None
+    require("plotly")
+    from kvtwin.report import write_run_report
+
+    return lambda run: write_run_report(run.folder / "report.html", run)
+
+
+def finish(run: Run) -> JobOutcome:
+    """Prints what there is to say of a written run; a job of a sweep has a row of the sweep's table instead."""
+    for text in _notes(run.summary):
+        note(text)
+    if not in_sweep():
+        print_tables(run_table(run.summary))
+        print(run.folder)
+    return JobOutcome(run.summary, INTERRUPTED if run.is_interrupted else 0)
+
+
+def note(text: str) -> None:
+    """One line on standard error; nothing for an empty one."""
+    if text:
+        print(f"note: {text}", file=sys.stderr)
+
+
+def _notes(summary: Mapping[str, Any]) -> Iterator[str]:
+    trace, metrics = summary["trace"], summary["metrics"]
+    if trace["num_dropped"]:
+        reasons = ", ".join(f"{num:,} {reason}" for reason, num in trace["num_dropped"].items())
+        yield f"{sum(trace['num_dropped'].values()):,} rows of {trace['name']} were left out: {reasons}"
+    if summary["ignored"]:
+        yield f"not honoured by this run: {', '.join(summary['ignored'])}"
+    if metrics["num_swap_fallbacks"]:
+        yield (
+            f"{metrics['num_swap_fallbacks']:,} preemptions found no room on the host and recompute "
+            f"(pool.host_blocks={summary['pool']['host_blocks']})"
+        )

@@ -17,6 +17,9 @@ class FreeOrder(Enum):
     APPEND_ALL = "append_all"  # to the eviction policy, like the hashed ones, with key None
 
 
+UNBOUNDED = 1 << 62  # more than any run uses
+
+
 class OutOfBlocksError(RuntimeError):
     """The pool was asked for more than it has: the caller did not look at `num_available` first."""
 
@@ -40,6 +43,7 @@ class BlockPool:
         self.num_blocks = num_blocks
         self.first_block_id = first_block_id
         self.index = index
+        self.num_available = UNBOUNDED if num_blocks is None else num_blocks  # that `take` could return: FREE and CACHED
         self.num_referenced = 0
         self.num_cached = 0  # with content, and nobody references them
         self._num_evictable = 0  # held by the eviction policy: cached, and under APPEND_ALL also released without content
@@ -49,70 +53,80 @@ class BlockPool:
         self._log = log
         self._free: list[Block] = []  # stack: the last is taken first
         self._keep_unhashed_apart = free_order is FreeOrder.UNHASHED_FIRST
-
-    @property
-    def num_available(self) -> int:
-        """Blocks that `take` could return now: FREE and CACHED."""
-        if self.num_blocks is None:
-            return 1 << 62
-        return self.num_blocks - self.num_referenced
+        self._tells_evictions = type(eviction).on_evict is not EvictionPolicy.on_evict
 
     @property
     def num_free(self) -> int:
         """Blocks that are taken before anything is evicted."""
         return self.num_available - self._num_evictable
 
-    def take(self, num_blocks: int, request_id: int, incoming: BlockKey | None = None) -> list[Block]:
-        """Returns `num_blocks` blocks with reference count 1, evicting where nothing is free. O(log n) a block."""
-        if num_blocks > self.num_available:
-            raise OutOfBlocksError(f"{num_blocks} blocks asked for, {self.num_available} available")
-        taken = self._take_free(num_blocks)
-        if len(taken) < num_blocks:
-            taken.extend(self._evict(num_blocks - len(taken), incoming))
-        for block in taken:
-            block.ref_count = 1
-        self.num_referenced += num_blocks
+    def block(self, block_id: int) -> Block:
+        """The block of this id, which has been in use before."""
+        return self.blocks[block_id - self.first_block_id]
+
+    def take(self, num_blocks: int, request_id: int, incoming: Sequence[BlockKey | None] = ()) -> list[Block]:
+        """Returns `num_blocks` blocks with reference count 1, evicting where nothing is free. O(log n) a block.
+
+        `incoming` are the keys of the content that each will hold, where known: an eviction policy may ask.
+        """
+        taken = self._take(num_blocks, incoming)
         self._log.blocks(Event.ALLOC, request_id, taken)
         return taken
 
-    def take_one(self, request_id: int) -> Block:
-        """`take(1)` for the decode path, where most blocks are taken."""
-        if self._free:
-            block = self._free.pop()
-            block.ref_count = 1
-            self.num_referenced += 1
-            self._log.blocks(Event.ALLOC, request_id, (block,))
-            return block
-        return self.take(1, request_id)[0]
+    def take_for(self, request_ids: Sequence[int]) -> list[Block]:
+        """Takes a block for each of these requests, whose decodes need one."""
+        taken = self._take(len(request_ids), ())
+        self._log.blocks_of(Event.ALLOC, request_ids, taken)
+        return taken
 
-    def _take_free(self, num_blocks: int) -> list[Block]:
+    def _take(self, num_blocks: int, incoming: Sequence[BlockKey | None]) -> list[Block]:
         free = self._free
-        num_reused = min(num_blocks, len(free))
-        taken = free[len(free) - num_reused :][::-1]
-        del free[len(free) - num_reused :]
-        num_fresh = num_blocks - num_reused
-        if self.num_blocks is not None:
-            num_fresh = min(num_fresh, self.num_blocks - len(self.blocks))
+        taken = free[: -num_blocks - 1 : -1]  # the last first; all of them if they are fewer
+        del free[len(free) - len(taken) :]
+        if len(taken) < num_blocks:
+            self._take_more(taken, num_blocks, incoming)
+        for block in taken:
+            block.ref_count = 1
+        self._reference(num_blocks)
+        return taken
+
+    def _reference(self, num_blocks: int) -> None:
+        self.num_referenced += num_blocks
+        self.num_available -= num_blocks
+
+    def _take_more(self, taken: list[Block], num_blocks: int, incoming: Sequence[BlockKey | None]) -> None:
+        """Adds to `taken`, where the free stack was too short: blocks never used before, then victims."""
+        num_missing = num_blocks - len(taken)
+        num_fresh = num_missing if self.num_blocks is None else min(num_missing, self.num_blocks - len(self.blocks))
+        num_victims = num_missing - num_fresh
+        if num_victims > self._num_evictable:
+            self._free.extend(reversed(taken))
+            raise OutOfBlocksError(f"{num_blocks} blocks asked for, {self.num_available} available")
         first = self.first_block_id + len(self.blocks)
         fresh = [Block(block_id) for block_id in range(first, first + num_fresh)]
         self.blocks.extend(fresh)
         taken.extend(fresh)
-        return taken
+        if num_victims:
+            taken.extend(self._evict(num_victims, incoming[len(taken) :]))
 
-    def _evict(self, num_blocks: int, incoming: BlockKey | None) -> list[Block]:
-        victims = [self._eviction.pop_victim(incoming) for _ in range(num_blocks)]
+    def _evict(self, num_blocks: int, incoming: Sequence[BlockKey | None]) -> list[Block]:
+        pop_victim = self._eviction.pop_victim
+        victims = [pop_victim(key) for key in incoming] + [pop_victim(None) for _ in range(num_blocks - len(incoming))]
         self._num_evictable -= num_blocks
         hashed = [block for block in victims if block.key is not None]
         self.num_cached -= len(hashed)
         self.num_evictions += len(hashed)
         self._log.blocks(Event.EVICT, NO_REQUEST, hashed)
-        for block in hashed:
-            self._eviction.on_evict(block)
-            self.index.remove(block)
+        if self._tells_evictions:
+            for block in hashed:
+                self._eviction.on_evict(block)
+        self.index.remove(hashed)
         return victims
 
-    def acquire(self, blocks: Sequence[Block]) -> None:
-        """A sequence adopts cached content: one more reference each. `blocks` go root to leaf."""
+    def adopt(self, blocks: Sequence[Block], request_id: int, readmission: bool) -> None:
+        """An admitted request adopts cached content: one more reference each. `blocks` go root to leaf."""
+        self._eviction.on_hit(blocks, readmission)
+        self._log.blocks(Event.TOUCH, request_id, blocks)
         idle = []
         for block in blocks:
             if block.ref_count == 0:
@@ -121,24 +135,23 @@ class BlockPool:
         if idle:
             self.num_cached -= len(idle)
             self._num_evictable -= len(idle)
-            self.num_referenced += len(idle)
+            self._reference(len(idle))
             self._eviction.on_acquire(idle)
 
-    def release(self, blocks: Iterable[Block], request_id: int) -> None:
+    def release(self, blocks: Sequence[Block], request_id: int) -> None:
         """Drops one reference each; `blocks` go leaf to root, so that a tail is reused, and evicted, before its beginning."""
-        freed = []
         for block in blocks:
             block.ref_count -= 1
-            if block.ref_count == 0:
-                freed.append(block)
+        freed = [block for block in blocks if block.ref_count == 0]
         if not freed:
             return
-        self.num_referenced -= len(freed)
+        self._reference(-len(freed))
         self._log.blocks(Event.FREE, request_id, freed)
-        hashed = [block for block in freed if block.key is not None]
+        hashed = [block for block in freed if block.key is not None] if len(self.index) else []
         self.num_cached += len(hashed)
         if self._keep_unhashed_apart:
-            self._free.extend([block for block in reversed(freed) if block.key is None])
+            unhashed = [block for block in freed if block.key is None] if hashed else freed
+            self._free += unhashed[::-1]
             freed = hashed
         if freed:
             self._num_evictable += len(freed)
@@ -146,8 +159,7 @@ class BlockPool:
 
     def register(self, blocks: Sequence[Block], keys: Sequence[BlockKey], request_id: int) -> None:
         """Publishes the content of referenced full blocks."""
-        for block, key in zip(blocks, keys, strict=True):
-            self.index.insert(key, block)
+        self.index.insert(blocks, keys)
         self._eviction.on_insert(blocks)
         self._log.blocks(Event.CACHE, request_id, blocks)
 
@@ -155,7 +167,7 @@ class BlockPool:
         """Takes back the publication of a referenced block whose content was never computed."""
         self._log.blocks(Event.EVICT, NO_REQUEST, (block,))
         self._eviction.on_evict(block)
-        self.index.remove(block)
+        self.index.remove((block,))
 
     def free_queue(self) -> list[int]:
         """Ids of all available blocks in the order in which they would be taken. O(pool): for tests and parity only."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from core.block_pool import BlockPool
@@ -23,15 +24,16 @@ class PrefixHit:
     num_idle: int  # blocks of it that no request references: adopting them uses up capacity
 
 
+NO_HIT = PrefixHit(0, [], 0)
+
+
 @dataclass(slots=True)
 class Restoration:
     """How a swapped-out request would come back: per sequence its tables, resident blocks to adopt, host copies to load."""
 
     num_computed: list[int]
     tables: list[list[list[Block | SwappedBlock | None]]]
-    num_loads: int
-    num_idle: int
-    num_copies: int  # of tails that several samples will write to
+    num_blocks: int = 0  # that it uses up: loads, adopted idle blocks, copies of tails that several samples will write to
 
 
 class BlockTables:
@@ -56,7 +58,6 @@ class BlockTables:
         self.prefix_caching = prefix_caching
         self.is_windowed = any(group.window_tokens is not None for group in groups)
         self.eviction_is_prefix_closed = eviction.is_prefix_closed
-        self._eviction = eviction
         self._allocation = allocation
         self._log = log
         self._max_batch_tokens = max_batch_tokens
@@ -102,9 +103,7 @@ class BlockTables:
         for table, hits in zip(sequence.tables, hit.tables, strict=True):
             blocks = [block for block in hits if block is not None]
             if blocks:
-                self._eviction.on_hit(blocks, readmission)
-                self.pool.acquire(blocks)
-                self._log.blocks(Event.TOUCH, request_id, blocks)
+                self.pool.adopt(blocks, request_id, readmission)
             table[:] = hits  # type: ignore[assignment]
         sequence.stored_computed = hit.num_tokens
         sequence.num_registered = hit.num_tokens // self.block_size
@@ -123,10 +122,13 @@ class BlockTables:
         for group in self.groups:
             needed = target - num_held_blocks
             if group.window_tokens is not None:
-                most = -(-(group.window_tokens - 1 + self._max_batch_tokens) // self.block_size) + 1
-                needed = min(needed, most)
+                needed = min(needed, self.most_window_blocks(group.window_tokens))
             total += max(needed, 0)
         return total
+
+    def most_window_blocks(self, window_tokens: int) -> int:
+        """Blocks that a sequence holds at most in a group with this window: the window, and one step's tokens."""
+        return -(-(window_tokens - 1 + self._max_batch_tokens) // self.block_size) + 1
 
     def grow(self, sequence: Sequence, num_new: int, plan: StepPlan) -> None:
         """Takes the blocks for the next `num_new` tokens, copying a shared tail first. The caller has checked the room."""
@@ -135,11 +137,29 @@ class BlockTables:
         if self._num_shared_tails(sequence, num_computed):
             self._copy_on_write(sequence, num_computed // self.block_size, plan)
         target = self._allocation.target_blocks(request, num_computed + num_new)
-        for table in sequence.tables:
-            if target > len(table):
-                is_known = self.prefix_caching and (len(table) + 1) * self.block_size <= sequence.num_known
-                incoming = sequence.keys.key(len(table)) if is_known else None
-                table.extend(self.pool.take(target - len(table), request.request_id, incoming))
+        for group, table in enumerate(sequence.tables):
+            num_blocks = target - len(table)
+            if num_blocks > 0:
+                incoming = self._incoming(sequence, group, num_blocks) if num_blocks > self.pool.num_free else ()
+                table.extend(self.pool.take(num_blocks, request.request_id, incoming))
+
+    def append_blocks(self, sequences: Collection[Sequence]) -> None:
+        """Takes one block for each of them (in each group): their next token starts a new one."""
+        if len(self.groups) == 1:
+            owners = [sequence.request.request_id for sequence in sequences]
+        else:
+            owners = [sequence.request.request_id for sequence in sequences for _ in self.groups]
+        blocks = iter(self.pool.take_for(owners))
+        for sequence in sequences:
+            for table in sequence.tables:
+                table.append(next(blocks))
+
+    def _incoming(self, sequence: Sequence, group: int, num_blocks: int) -> list[BlockKey | None]:
+        """Keys of the content that will fill its next blocks; None where the text is not known yet."""
+        first = len(sequence.tables[group])
+        num_known = sequence.num_known // self.block_size if self.prefix_caching else 0
+        keys = sequence.keys.keys(first, max(first, min(first + num_blocks, num_known)))
+        return [self._group_key(group, key) for key in keys] + [None] * (num_blocks - len(keys))
 
     def _num_shared_tails(self, sequence: Sequence, num_computed: int) -> int:
         """Tables whose next token would be written into a block that another sample still reads."""
@@ -150,7 +170,7 @@ class BlockTables:
         request_id = sequence.request.request_id
         for table in sequence.tables:
             shared = table[index]
-            own = self.pool.take_one(request_id)
+            own = self.pool.take(1, request_id)[0]
             plan.copies.append(BlockCopy(shared.block_id, own.block_id))
             self._log.blocks(Event.COPY, request_id, (own,))
             self.pool.release((shared,), request_id)
@@ -161,24 +181,40 @@ class BlockTables:
         first, last = sequence.num_registered, num_tokens // self.block_size
         if last <= first:
             return
-        keys = [sequence.keys.key(index) for index in range(first, last)]
+        keys = sequence.keys.keys(first, last)
         for group, table in enumerate(sequence.tables):
-            fresh = [
-                (block, self._group_key(group, key))
-                for block, key in zip(table[first:last], keys, strict=True)
-                if block is not None and block.key is None
-            ]
-            if fresh:
-                blocks, block_keys = zip(*fresh, strict=True)
-                self.pool.register(blocks, block_keys, sequence.request.request_id)
+            group_keys = [self._group_key(group, key) for key in keys] if group else keys
+            self.pool.register(table[first:last], group_keys, sequence.request.request_id)
         sequence.num_registered = last
 
-    def unpublish(self, sequence: Sequence, num_computed: int) -> None:
-        """Takes back registrations beyond `num_computed` tokens: their step was cancelled before it ran."""
+    def undo_step(self, request: Request, plan: StepPlan, keep_registrations: bool) -> None:
+        """Takes back what the step being planned did for a request that will not run in it (it is not running any more).
+
+        That is, registrations of blocks whose KV will not be computed (vLLM 0.33 keeps those), and copies-on-write: its
+        samples share the tails again. Its new blocks go with its tables.
+        """
+        for sequence in request.live:
+            if self.prefix_caching and not keep_registrations:
+                self._unpublish(sequence)
+            if plan.copies:
+                self._undo_copies(sequence, plan)
+
+    def _unpublish(self, sequence: Sequence) -> None:
         for table in sequence.tables:
-            for block in table[num_computed // self.block_size : sequence.num_registered]:
+            for block in table[sequence.stored_computed // self.block_size : sequence.num_registered]:
                 if block.key is not None and block.ref_count == 1:
                     self.pool.unregister(block)
+
+    def _undo_copies(self, sequence: Sequence, plan: StepPlan) -> None:
+        index = sequence.stored_computed // self.block_size
+        copies = {copy.target_id: copy for copy in plan.copies}
+        for table in sequence.tables:
+            copy = copies.get(table[index].block_id) if index < len(table) else None
+            if copy is not None:
+                own, table[index] = table[index], self.pool.block(copy.source_id)
+                table[index].ref_count += 1  # from at least 1: the last sample to write does not copy
+                self.pool.release((own,), sequence.request.request_id)
+                plan.copies.remove(copy)
 
     # ---- shrinking ------------------------------------------------------------------------------------------------
 
@@ -191,7 +227,10 @@ class BlockTables:
     def release(self, sequence: Sequence) -> None:
         """Gives up all its blocks, leaf to root, group after group."""
         for table in sequence.tables:
-            self.pool.release([block for block in reversed(table) if block is not None], sequence.request.request_id)
+            blocks = table[::-1]
+            if self.is_windowed:
+                blocks = [block for block in blocks if block is not None]
+            self.pool.release(blocks, sequence.request.request_id)
             table.clear()
         sequence.num_registered = 0
 
@@ -253,7 +292,7 @@ class BlockTables:
         A shared block that was left behind and has been evicted since ends the restored prefix there: the rest is recomputed.
         """
         assert request.swapped is not None
-        found = Restoration([], [], 0, 0, 0)
+        found = Restoration([], [])
         loads: set[int] = set()
         idle: set[int] = set()
         tails: list[int | None] = []  # of host copies: what is resident is full
@@ -274,8 +313,7 @@ class BlockTables:
             tails += [entry.host_id for table in restored for entry in table[tail] if isinstance(entry, SwappedBlock)]
             found.num_computed.append(num_kept)
             found.tables.append(restored)
-        found.num_loads, found.num_idle = len(loads), len(idle)
-        found.num_copies = len(tails) - len(set(tails))
+        found.num_blocks = len(loads) + len(idle) + len(tails) - len(set(tails))
         return found
 
     def _resident(self, entry: SwappedBlock | None) -> Block | SwappedBlock | None:
@@ -290,18 +328,36 @@ class BlockTables:
         resident = [
             block for tables in restoration.tables for table in tables for block in table if isinstance(block, Block)
         ]
-        self.pool.acquire(resident)
-        self._log.blocks(Event.TOUCH, request.request_id, resident)
+        if resident:
+            self.pool.adopt(resident, request.request_id, readmission=True)
         for sequence, num_computed, tables in zip(
             request.swapped.sequences, restoration.num_computed, restoration.tables, strict=True
         ):
             for target, entries in zip(sequence.tables, tables, strict=True):
                 target[:] = [self._restore(request, entry, loaded, plan) for entry in entries]  # type: ignore[misc]
             sequence.stored_computed = num_computed
-            sequence.num_registered = 0 if self.prefix_caching else num_computed // self.block_size
+            sequence.num_registered = num_computed // self.block_size
         self._log.blocks(Event.SWAP_IN, request.request_id, list(loaded.values()))
-        self.host.release(request.swapped.host_ids)
-        request.swapped = None
+        if self.prefix_caching:
+            self._publish_loaded(request.swapped.sequences)
+        self.forget_swapped(request)
+
+    def _publish_loaded(self, sequences: Iterable[Sequence]) -> None:
+        """Registers the full blocks that came back from the host: among adopted ones, which are registered already."""
+        for sequence in sequences:
+            keys = sequence.keys.keys(0, sequence.num_registered)
+            for group, table in enumerate(sequence.tables):
+                loaded = [(b, key) for b, key in zip(table, keys, strict=False) if b is not None and b.key is None]
+                if loaded:
+                    blocks, own_keys = zip(*loaded, strict=True)
+                    group_keys = [self._group_key(group, key) for key in own_keys]
+                    self.pool.register(blocks, group_keys, sequence.request.request_id)
+
+    def forget_swapped(self, request: Request) -> None:
+        """Frees what it has on the host, if anything."""
+        if request.swapped is not None:
+            self.host.release(request.swapped.host_ids)
+            request.swapped = None
 
     def _restore(
         self, request: Request, entry: Block | SwappedBlock | None, loaded: dict[int, Block], plan: StepPlan
@@ -313,6 +369,6 @@ class BlockTables:
             block = loaded[entry.host_id]
             block.ref_count += 1
             return block
-        block = loaded[entry.host_id] = self.pool.take_one(request.request_id)
+        block = loaded[entry.host_id] = self.pool.take(1, request.request_id)[0]
         plan.swap_ins.append(BlockCopy(entry.host_id, block.block_id))
         return block

@@ -25,6 +25,10 @@ class BlockKeys(ABC):
     def key(self, index: int) -> BlockKey:
         """Key of full block `index`: equal keys mean equal tokens in this block and in all before it."""
 
+    def keys(self, first: int, last: int) -> list[BlockKey]:
+        """Keys of the full blocks from `first` up to, not including, `last`."""
+        return [self.key(index) for index in range(first, last)]
+
     @abstractmethod
     def for_sample(self, owner: int) -> BlockKeys:
         """The keys of another sample of the same prompt: equal over the prompt, private after it."""
@@ -38,6 +42,9 @@ class PrivateKeys(BlockKeys):
 
     def key(self, index: int) -> BlockKey:
         return private_key(self._owner, index)
+
+    def keys(self, first: int, last: int) -> list[BlockKey]:
+        return list(range(private_key(self._owner, first), private_key(self._owner, last), -1))
 
     def for_sample(self, owner: int) -> BlockKeys:
         return PrivateKeys(owner)

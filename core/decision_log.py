@@ -38,6 +38,7 @@ class Event(IntEnum):
 
 
 NO_REQUEST = -1
+_EACH = -2  # in a head: every row of the run has an owner of its own
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,16 +67,18 @@ class Difference:
 
 
 class DecisionLog:
-    """Kept in flat integer arrays: a few tens of nanoseconds a block. `keep_keys` also stores block keys, for parity."""
+    """Kept in flat lists of integers that exist anyway: a few tens of nanoseconds a block. `keep_keys` also stores block keys,
+    for parity."""
 
     def __init__(self, keep_keys: bool = False) -> None:
         self.step = 0
-        self._heads = array("q")  # step, event, request, number of values
-        self._values = array("q")
+        self._heads: list[int] = []  # step, event, request, number of values, over and over
+        self._values: list[int] = []
+        self._owners: list[int] = []  # of the rows whose head says EACH
         self._keys: list[BlockKey | None] | None = [] if keep_keys else None
 
     def count(self, event: Event, request_id: int, value: int) -> None:
-        self._heads.extend((self.step, event, request_id, 1))
+        self._heads += (self.step, event, request_id, 1)
         self._values.append(value)
         if self._keys is not None:
             self._keys.append(None)
@@ -83,8 +86,16 @@ class DecisionLog:
     def blocks(self, event: Event, request_id: int, blocks: Sequence[Block]) -> None:
         if not blocks:
             return
-        self._heads.extend((self.step, event, request_id, len(blocks)))
-        self._values.extend([block.block_id for block in blocks])
+        self._heads += (self.step, event, request_id, len(blocks))
+        self._values += [block.block_id for block in blocks]
+        if self._keys is not None:
+            self._keys.extend([block.key for block in blocks])
+
+    def blocks_of(self, event: Event, request_ids: Sequence[int], blocks: Sequence[Block]) -> None:
+        """One block of each of these requests."""
+        self._heads += (self.step, event, _EACH, len(blocks))
+        self._values += [block.block_id for block in blocks]
+        self._owners += request_ids
         if self._keys is not None:
             self._keys.extend([block.key for block in blocks])
 
@@ -93,9 +104,10 @@ class DecisionLog:
 
     def rows(self) -> np.ndarray:
         """All decisions as int64 [num_decisions, 4]: step, event, request, block."""
-        heads = np.frombuffer(self._heads, dtype=np.int64).reshape(-1, 4) if self._heads else np.zeros((0, 4), np.int64)
+        heads = self._runs()
         rows = np.repeat(heads, heads[:, 3], axis=0)
-        rows[:, 3] = np.frombuffer(self._values, dtype=np.int64) if self._values else 0
+        rows[:, 3] = _integers(self._values)
+        rows[rows[:, 2] == _EACH, 2] = _integers(self._owners)
         return rows
 
     def keys(self) -> list[BlockKey | None]:
@@ -109,8 +121,16 @@ class DecisionLog:
         return hashlib.sha256(self.rows().astype("<i8").tobytes()).hexdigest()
 
     def num_of(self, event: Event) -> int:
-        heads = np.frombuffer(self._heads, dtype=np.int64).reshape(-1, 4) if self._heads else np.zeros((0, 4), np.int64)
-        return int(heads[heads[:, 1] == event, 3].sum())
+        runs = self._runs()
+        return int(runs[runs[:, 1] == event, 3].sum())
+
+    def _runs(self) -> np.ndarray:
+        """int64 [num_runs, 4]: step, event, request (or _EACH), number of values."""
+        return _integers(self._heads).reshape(-1, 4)
+
+
+def _integers(values: list[int]) -> np.ndarray:
+    return np.frombuffer(array("q", values), dtype=np.int64)  # over an array: twice as fast as np.array(values)
 
 
 class NoLog(DecisionLog):
@@ -120,6 +140,9 @@ class NoLog(DecisionLog):
         pass
 
     def blocks(self, event: Event, request_id: int, blocks: Sequence[Block]) -> None:
+        pass
+
+    def blocks_of(self, event: Event, request_ids: Sequence[int], blocks: Sequence[Block]) -> None:
         pass
 
 

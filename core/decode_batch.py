@@ -49,7 +49,7 @@ class DecodeBatch:
         sequence.stored_known, sequence.stored_computed = known, computed
 
     def hold(self, sequence: Sequence) -> None:
-        """The step just scheduled passed this member over."""
+        """The step whose tokens are just out passed this member over."""
         del self._bucket(sequence)[sequence.rank]
         sequence.offset -= 1
         self._offset_sum -= 1

@@ -6,7 +6,6 @@ import heapq
 from collections.abc import Callable
 
 from core.block_tables import BlockTables
-from core.decision_log import DecisionLog
 from core.interfaces import BatchRules, Preemption, PreemptionPolicy, Shortage
 from core.plan import Chunk, StepPlan
 from core.request import Sequence
@@ -25,13 +24,11 @@ class Growth:
         tables: BlockTables,
         preemption: PreemptionPolicy,
         preempt: Callable[[Preemption, StepPlan], None],
-        log: DecisionLog,
     ) -> None:
         self._running = running
         self._tables = tables
         self._preemption = preemption
         self._preempt = preempt
-        self._log = log
 
     def grow(self, plan: StepPlan, rules: BatchRules) -> int:
         """Fills the plan with the running requests' work and returns the token budget that is left for admissions."""
@@ -43,7 +40,7 @@ class Growth:
             return rules.budget_tokens - len(self._running.batch)
         plan.chunks = chunks
         self._take_in_order(plan)
-        return rules.budget_tokens - len(self._running.batch) - plan.num_prefill_tokens
+        return rules.budget_tokens - len(self._running.batch) - sum(chunk.num_new for chunk in chunks)
 
     # ---- where everything fits ------------------------------------------------------------------------------------
 
@@ -85,11 +82,9 @@ class Growth:
     def decode_step(self) -> None:
         """Blocks and registrations of one step in which all members decode and nothing else happens."""
         batch, tables = self._running.batch, self._tables
-        take = tables.pool.take_one
-        for sequence in batch.crossing().values():
-            request_id = sequence.request.request_id
-            for table in sequence.tables:
-                table.append(take(request_id))
+        crossing = batch.crossing()
+        if crossing:
+            tables.append_blocks(crossing.values())
         if tables.prefix_caching:
             for sequence in batch.filling().values():
                 tables.publish(sequence, sequence.num_computed + 1)
@@ -158,15 +153,13 @@ def limited(num_tokens: int, rules: BatchRules) -> int:
     return num_tokens
 
 
-def first_chunk(num_tokens: int, budget: int, rules: BatchRules) -> int:
+def first_chunk(sequence: Sequence, num_computed: int, budget: int, rules: BatchRules) -> int:
     """Tokens of a new admission's first chunk; 0 where it may not start in this step.
 
     A text longer than a whole step's budget is split even if prompts are not: only a preempted request has one, and it could
     never come back otherwise.
     """
-    num_new = limited(num_tokens, rules)
-    if num_new > budget and not rules.split_prompts and num_new <= rules.budget_tokens:
+    num_new = limited(sequence.num_known - num_computed, rules)
+    if num_new > budget and not rules.split_prompts and sequence.num_known <= rules.budget_tokens:
         return 0
     return min(num_new, budget)
-
-

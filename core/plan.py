@@ -39,14 +39,15 @@ class StepPlan:
 
     Decodes are not listed: they are the members of the decode batch, less `held` ones; `decodes()` walks them for an executor
     that must. `max_steps` > 1 offers a span: that many steps of this very shape follow one another unless something arrives.
-    `num_draft`, `moves`, `transfers`, `window_frees` and `compactions` are reserved for drafts, contiguous allocation, tiers and
-    token eviction; nothing fills them yet, save `window_frees` (blocks that left a sliding window).
+    `window_frees` are blocks that left a sliding window. `num_draft`, `moves`, `transfers` and `compactions` are reserved for
+    drafts, contiguous allocation, tiers and token eviction; nothing fills them yet.
     """
 
     step: int
     now_ps: int
     batch: DecodeBatch
     chunks: list[Chunk] = field(default_factory=list)
+    num_prefill_tokens: int = 0
     num_decodes: int = 0
     decode_context_tokens: int = 0  # KV tokens that the decodes read in the first step, their own new ones included
     held: set[int] = field(default_factory=set)  # ranks of decoding sequences that get nothing in this step
@@ -59,30 +60,24 @@ class StepPlan:
     hit_tokens: dict[int, int] = field(default_factory=dict)  # request id -> prefix hit of this step's admission
     preempted: list[Request] = field(default_factory=list)
     blocked: list[Request] = field(default_factory=list)  # one entry per failed attempt to allocate
-    rejected: list[Request] = field(default_factory=list)  # by the admission policy, and so done
+    rejected: list[Request] = field(default_factory=list)  # by the admission policy: done, as those that `commit` returns
 
     swap_outs: list[BlockCopy] = field(default_factory=list)
     swap_ins: list[BlockCopy] = field(default_factory=list)
     copies: list[BlockCopy] = field(default_factory=list)
     window_frees: list[int] = field(default_factory=list)
     num_draft: int = 0
-    moves: list[BlockCopy] = field(default_factory=list)
-    transfers: list[BlockCopy] = field(default_factory=list)
-    compactions: list[BlockCopy] = field(default_factory=list)
+    moves: SequenceOf[BlockCopy] = ()
+    transfers: SequenceOf[BlockCopy] = ()
+    compactions: SequenceOf[BlockCopy] = ()
 
     num_running: int = 0
     num_waiting: int = 0
-    referenced_blocks: list[int] = field(default_factory=list)  # per step taken, after its allocations
-    cached_blocks: list[int] = field(default_factory=list)
 
     @property
     def is_empty(self) -> bool:
-        """Nothing to compute. It can be: every running request preempted itself, or nobody may be admitted."""
-        return not self.chunks and not self.num_decodes
-
-    @property
-    def num_prefill_tokens(self) -> int:
-        return sum(chunk.num_new for chunk in self.chunks)
+        """Nothing to carry out. It can be: every running request waits for room, or nobody may be admitted."""
+        return not self.chunks and not self.num_decodes and not self.swap_outs
 
     def decodes(self) -> Iterator[Scheduled]:
         """The sequences that decode, in running order. O(running): for the engine and for parity."""

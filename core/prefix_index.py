@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from core.interfaces import Block, BlockKey
 
@@ -32,26 +32,31 @@ class HashIndex:
             blocks.append(block)
         return blocks
 
-    def insert(self, key: BlockKey, block: Block) -> None:
-        block.key = key
-        if key in self._oldest:
-            self._younger.setdefault(key, []).append(block)
-        else:
-            self._oldest[key] = block
+    def insert(self, blocks: Sequence[Block], keys: Sequence[BlockKey]) -> None:
+        """Registers each block under its key."""
+        oldest = self._oldest
+        for block, key in zip(blocks, keys, strict=True):
+            block.key = key
+            if oldest.setdefault(key, block) is not block:
+                self._younger.setdefault(key, []).append(block)
 
-    def remove(self, block: Block) -> None:
-        """Forgets this block; the next oldest with its content serves from now on."""
-        key = block.key
-        if key is None:
-            raise KeyError(f"block {block.block_id} is not registered")
-        younger = self._younger.get(key)
-        if self._oldest[key] is not block:
-            assert younger is not None
-            younger.remove(block)
-        elif younger:
+    def remove(self, blocks: Iterable[Block]) -> None:
+        """Forgets these registered blocks; the next oldest with the same content serves from now on."""
+        for block in blocks:
+            key = block.key
+            if key is None:
+                raise KeyError(f"block {block.block_id} is not registered")
+            if key in self._younger:
+                self._remove_duplicate(key, block)
+            else:
+                del self._oldest[key]
+            block.key = None
+
+    def _remove_duplicate(self, key: BlockKey, block: Block) -> None:
+        younger = self._younger[key]
+        if self._oldest[key] is block:
             self._oldest[key] = younger.pop(0)
         else:
-            del self._oldest[key]
-        if younger is not None and not younger:
+            younger.remove(block)
+        if not younger:
             del self._younger[key]
-        block.key = None

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from core.plan import StepPlan, StepResult
+from core.block_pool import BlockPool
+from core.plan import StepPlan
 from core.request import Request
 
 
@@ -45,8 +47,14 @@ class Recorder:
         """Nothing is carried out, but requests may have been preempted."""
         self._num_preempted_before += len(plan.preempted)
 
-    def on_plan(self, plan: StepPlan, result: StepResult, num_referenced_after: int, num_cached_after: int) -> None:
-        self.plan_num_steps.append(len(result.durations_ps))
+    def on_step(self, pool: BlockPool) -> None:
+        """A step has taken its blocks."""
+        self.step_referenced_blocks.append(pool.num_referenced)
+        self.step_cached_blocks.append(pool.num_cached)
+
+    def on_plan(self, plan: StepPlan, durations_ps: Sequence[int], pool: BlockPool) -> None:
+        """A plan was carried out, and what ended with it has freed its blocks."""
+        self.plan_num_steps.append(len(durations_ps))
         self.plan_start_ps.append(plan.now_ps)
         self.plan_num_prefill_tokens.append(plan.num_prefill_tokens)
         self.plan_num_decodes.append(plan.num_decodes)
@@ -56,11 +64,9 @@ class Recorder:
         self.plan_num_running.append(plan.num_running)
         self.plan_num_preempted.append(len(plan.preempted) + self._num_preempted_before)
         self.plan_num_swapped_blocks.append(len(plan.swap_outs) + len(plan.swap_ins))
-        self.plan_referenced_blocks_after.append(num_referenced_after)
-        self.plan_cached_blocks_after.append(num_cached_after)
-        self.step_duration_ps.extend(result.durations_ps)
-        self.step_referenced_blocks.extend(plan.referenced_blocks)
-        self.step_cached_blocks.extend(plan.cached_blocks)
+        self.plan_referenced_blocks_after.append(pool.num_referenced)
+        self.plan_cached_blocks_after.append(pool.num_cached)
+        self.step_duration_ps.extend(durations_ps)
         self._num_preempted_before = 0
 
     def on_late_token(self, gap_ps: int) -> None:

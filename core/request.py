@@ -50,7 +50,6 @@ class Sequence:
     offset: int = 0  # num_computed - batch.clock, while a member
     last_token_ps: int = -1  # when its newest token appeared; kept only where the batch does not imply it
     num_had_kv: int = 0  # tokens that had KV when it was last preempted: computing them again is recomputation
-    done: bool = False
 
     @property
     def num_computed(self) -> int:
@@ -86,8 +85,9 @@ class Request:
 
     status: Status = Status.WAITING
     outcome: Outcome = Outcome.UNFINISHED
-    reject_reason: str = ""
+    reject_reason: str = ""  # given by its source, it is turned away for that on arrival
     sequences: list[Sequence] = field(default_factory=list)
+    live: list[Sequence] = field(default_factory=list)  # those that have not ended
     rank: int = -1  # that of its first running sequence: its place in running order
     queue_position: int = 0
     swapped: SwappedKV | None = None
@@ -101,7 +101,3 @@ class Request:
     num_preemptions: int = 0
     num_prefill_tokens: int = 0
     num_recomputed_tokens: int = 0
-
-    @property
-    def live(self) -> list[Sequence]:
-        return [sequence for sequence in self.sequences if not sequence.done]

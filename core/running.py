@@ -17,7 +17,7 @@ class RunningRequests:
     def __init__(self, block_size: int) -> None:
         self.batch = DecodeBatch(block_size)
         self.prefills: dict[int, Sequence] = {}  # by rank
-        self.late: dict[int, Sequence] = {}  # decoding, but passed over in the last step
+        self.late: dict[int, Sequence] = {}  # decoding, but without a token from the last step
         self.has_shared_tails = False  # a fork has happened whose copies-on-write are not done yet
         self.num_sequences = 0
         self._requests: dict[int, Request] = {}  # by rank
@@ -61,8 +61,8 @@ class RunningRequests:
     def end(self, sequence: Sequence, now_ps: int) -> None:
         """One sequence has its last token; its request leaves with its last sequence."""
         self._leave(sequence, now_ps)
-        sequence.done = True
         self.num_sequences -= 1
+        sequence.request.live.remove(sequence)
         if not sequence.request.live:
             del self._requests[sequence.request.rank]
             sequence.request.rank = -1
@@ -85,8 +85,21 @@ class RunningRequests:
         lacks_one = sequence.num_known - sequence.num_computed == 1 and sequence.num_outputs > 0
         if lacks_one and all(other.rank >= 0 or other.stored_computed for other in sequence.request.live):
             self.batch.join(sequence)
+            self.late[rank] = sequence
         else:
             self.prefills[rank] = sequence
+
+    def hold(self, sequence: Sequence, now_ps: int) -> None:
+        """The step that began at `now_ps` passed this decoding sequence over."""
+        self.batch.hold(sequence)
+        if sequence.rank not in self.late:
+            sequence.last_token_ps = now_ps
+            self.late[sequence.rank] = sequence
+
+    def num_regular_decodes(self, request: Request, held: set[int]) -> int:
+        """Its sequences that had a token from the last step and get one from this, in which those of rank `held` get none."""
+        decoding = [sequence.rank for sequence in request.live if sequence.batch is not None]
+        return sum(rank not in self.late and rank not in held for rank in decoding)
 
     def to_decode(self, sequence: Sequence) -> None:
         """A prefill has sampled its token: one known token lacks KV."""

@@ -1,4 +1,4 @@
-"""The Python face: `simulate`, `run_engine`, `compare`: the command's configuration, and objects where you have some."""
+"""The Python face: `simulate`, `run_engine`, `compare`. The command's settings, and objects where you have some."""
 
 from __future__ import annotations
 

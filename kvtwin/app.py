@@ -43,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the reader of our output has gone: nothing to say to anyone
         return 1
-    except (InputError, ModuleNotFoundError) as error:
+    except Exception as error:
         from kvtwin.failures import tell_failure
 
         return tell_failure(error)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import types
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import is_dataclass
 from functools import partial
 from importlib import import_module
 from typing import Any, get_type_hints
@@ -26,7 +26,7 @@ from core.interfaces import (
     QueuePolicy,
 )
 from kvtwin.failures import failure_line
-from kvtwin.naming import did_you_mean
+from kvtwin.naming import did_you_mean, no_such_key
 
 POLICY_BASES: Mapping[str, type[Policy]] = {
     "eviction": EvictionPolicy,
@@ -106,26 +106,31 @@ def find_class(target: str, group: str) -> Any:
 
 
 def instantiate_one(config: DictConfig, group: str, **extra: Any) -> Any:
-    """Hydra's `instantiate`, its errors told in one line, and the fields of a data class checked for their types."""
+    """Hydra's `instantiate`, its errors told in one line; the values of a data class are checked against its types."""
+    cls = find_class(str(config.get("_target_")), group)
+    if is_dataclass(cls):
+        _check_types(cls, config, group)
     try:
-        made = instantiate(config, **extra)
+        return instantiate(config, **extra)
     except InstantiationException as error:
         cause = error.__cause__ if error.__cause__ is not None else error
         if isinstance(cause, InputError):
             raise cause from None
         reason = next(line.strip() for line in str(cause).splitlines() if line.strip())
         raise InputError(f"{group}._target_={config.get('_target_')}: {reason}") from None
-    if is_dataclass(made):
-        _check_fields(made, group)
-    return made
 
 
-def _check_fields(made: Any, group: str) -> None:
-    hints = get_type_hints(type(made))
-    for field in fields(made):
-        hint, value = hints[field.name], getattr(made, field.name)
+def _check_types(cls: Any, config: DictConfig, group: str) -> None:
+    hints = get_type_hints(cls)
+    for key in map(str, config):
+        if key not in hints and not key.startswith("_"):
+            raise InputError(no_such_key(f"{group}.{key}", [f"{group}.{name}" for name in hints]))
+    for name, hint in hints.items():
         allowed = hint.__args__ if isinstance(hint, types.UnionType) else (hint,)
-        plain = [each for each in allowed if isinstance(each, type)]
-        if len(plain) == len(allowed) and type(value) not in (*plain, *([int] if float in plain else [])):
+        plain = [each for each in allowed if each in (bool, int, float, str, types.NoneType)]
+        value = config.get(name)
+        if len(plain) < len(allowed) or name not in config or type(value) in plain:
+            continue
+        if not (float in plain and type(value) is int):
             expected = " or ".join(each.__name__.replace("NoneType", "null") for each in plain)
-            raise InputError(f"{group}.{field.name}={value}: expected {expected}")
+            raise InputError(f"{group}.{name}={value}: expected {expected}")

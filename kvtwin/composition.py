@@ -12,7 +12,7 @@ from hydra.errors import MissingConfigException, OverrideParseException
 from omegaconf import DictConfig, OmegaConf
 
 from core.errors import InputError
-from kvtwin.naming import did_you_mean, near_or_all, options_of
+from kvtwin.naming import did_you_mean, near_or_all, no_such_key, options_of
 
 CLASS_GROUPS = ("eviction", "allocation", "preemption", "batching", "queue", "admission", "cost")
 OWN = "own"  # the option of a class group that holds nothing: the user's class brings its own parameters
@@ -34,6 +34,11 @@ def hydra_words(args: Sequence[str]) -> list[str]:
     for arg in args:
         if arg.startswith("-") and arg.partition("=")[0] not in FLAGS:
             raise InputError(f"no option {arg}{did_you_mean(arg, FLAGS)}; settings are written key=value")
+        name, equals, choice = arg.lstrip("+").partition("=")
+        if equals and not name:
+            raise InputError(f"cannot read {arg!r}; expected key=value")
+        if choice.isdigit() and options_of(name):
+            raise InputError(f"{arg}: no such {name}{near_or_all(choice, options_of(name))}")
     flags = [arg for arg in args if arg in SWEEP_FLAGS]
     words = [arg for arg in args if arg not in SWEEP_FLAGS]
     chosen = {word.partition("=")[0] for word in words}
@@ -83,7 +88,7 @@ def _unknown_key(key: str, verb: str) -> InputError:
     if options_of(key):
         return InputError(f"{key}: nothing to replace, it has no default; expected +{key}=...")
     keys = _dotted(OmegaConf.to_container(compose_config(verb, ()), resolve=False))
-    return InputError(f"{key}: no such key{did_you_mean(key, keys)}")
+    return InputError(no_such_key(key, keys))
 
 
 def _first_quoted(text: str) -> str:

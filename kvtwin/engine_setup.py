@@ -79,7 +79,7 @@ def load_engine_setup(
 
 def _blocks_that_fit(config: DictConfig, decoder: Decoder) -> int:
     block_bytes = kv_block_bytes(decoder.shape, config.pool.block_size_tokens, decoder.dtype)
-    num_blocks = int(config.engine.pool_bytes) // block_bytes
+    num_blocks: int = config.engine.pool_bytes // block_bytes
     if num_blocks < 1:
         raise InputError(f"engine.pool_bytes={config.engine.pool_bytes}: one block takes {block_bytes} bytes")
     return num_blocks
@@ -111,8 +111,8 @@ def _device(name: str) -> str:
         return "cuda" if torch.cuda.is_available() else "cpu"
     try:
         torch.empty(1, device=name)
-    except (RuntimeError, AssertionError) as error:  # AssertionError: torch was built without CUDA
-        raise InputError(f"engine.device={name}: {str(error).splitlines()[0]}; expected auto, cpu or cuda") from None
+    except (RuntimeError, AssertionError):  # AssertionError: torch was built without CUDA
+        raise InputError(f"engine.device={name}: torch has no such device here; expected auto, cpu or cuda") from None
     return name
 
 

@@ -11,6 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from core.build import PolicyFactories, PoolConfig, build_scheduler
 from core.decision_log import DecisionLog, NoLog
+from core.errors import InputError
 from core.hardware import Hardware
 from core.kv_group import KVGroup
 from core.model_shape import ModelShape
@@ -127,6 +128,8 @@ def _limit(value: int | str, default: int | None) -> int | None:
 
 def load_trace(config: DictConfig) -> Trace:
     """The configured trace as it lies in its file."""
+    if not config.sample and not config.path:
+        raise InputError("trace.path is missing: trace=file needs trace.path=FILE")
     path = sample_path(config.sample) if config.sample else Path(config.path)
     return read_trace(path, config.format, config.on_error)
 

@@ -8,6 +8,8 @@ import traceback
 from importlib.util import find_spec
 from pathlib import Path
 
+from omegaconf.errors import OmegaConfBaseException
+
 from core.errors import InputError
 
 TRACEBACK_VARIABLE = "KVTWIN_TRACEBACK"
@@ -46,16 +48,26 @@ def tell(message: str) -> None:
     print(f"kvtwin: {message}", file=sys.stderr)
 
 
-def tell_failure(error: Exception) -> int:
-    """Tells what ended a job, and returns the exit status: 2 for bad input, 1 for a mistake in somebody's code."""
+def tell_failure(error: Exception, job: str = "") -> int:
+    """Tells what ended a job, and returns the exit status: 2 for bad input, 1 for a mistake in somebody's code.
+
+    `job` says which one of several it was.
+    """
+    prefix = f"{job}: " if job else ""
     if os.environ.get(TRACEBACK_VARIABLE) == "1":
         traceback.print_exception(error)
     if isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] in EXTRAS:
         error = _missing(str(error.name).partition(".")[0])
     if isinstance(error, InputError):
-        tell(str(error))
+        tell(f"{prefix}{error}")
         return 2
-    tell(f"{failure_line(error)}; {TRACEBACK_VARIABLE}=1 shows how it came to that")
+    if isinstance(error, OSError) and error.filename and error.strerror:
+        tell(f"{prefix}{error.filename}: {error.strerror}")
+        return 2
+    if isinstance(error, OmegaConfBaseException):
+        tell(f"{prefix}configuration: {str(error).splitlines()[0]}")
+        return 2
+    tell(f"{prefix}{failure_line(error)}; {TRACEBACK_VARIABLE}=1 shows how it came to that")
     return 1
 
 

@@ -13,7 +13,7 @@ MAX_LISTED = 12
 def options_of(group: str) -> list[str]:
     """The options of a config group, by name; empty if there is no such group."""
     folder = files("conf").joinpath(group)
-    if not folder.is_dir():
+    if not group or not folder.is_dir():
         return []
     names = (entry.name for entry in folder.iterdir())
     return sorted(name[:-5] for name in names if name.endswith(".yaml") and name[:-5] not in HIDDEN)
@@ -23,6 +23,14 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     """The end of a message about an unknown name: `; did you mean …?`, or nothing where none is near."""
     near = get_close_matches(name, list(known), n=3)
     return f"; did you mean {' or '.join(near)}?" if near else ""
+
+
+def no_such_key(key: str, known: Iterable[str]) -> str:
+    """`key: no such key`, with the near ones of its block, or of all where there is no such block."""
+    block, dot, _ = key.rpartition(".")
+    names = set(known)
+    inside = [name for name in names if dot and name.startswith(f"{block}.")]
+    return f"{key}: no such key{near_or_all(key, inside) if inside else did_you_mean(key, names)}"
 
 
 def near_or_all(name: str, known: Iterable[str]) -> str:

@@ -25,6 +25,7 @@ from core.recorder import Recorder
 from core.request import Request, Status
 from core.scheduler import Scheduler, SchedulerConfig
 from core.units import to_ps
+from kvtwin.failures import failure_line
 from policies.admission import Reservation
 from policies.allocation.paged import Paged
 from policies.batching import Chunked
@@ -59,6 +60,13 @@ class RecordedKeys(TokenKeys):
 def check_log(path: Path) -> ParityResult:
     """Replays one log. Raises InputError if it is none that can be replayed."""
     header, steps = _read(path)
+    try:
+        return _compared(path, header, steps)
+    except (KeyError, TypeError, IndexError) as error:
+        raise InputError(f"{path}: not a complete log ({failure_line(error)})") from None
+
+
+def _compared(path: Path, header: Fields, steps: list[Fields]) -> ParityResult:
     replay = _Replay(header)
     num_compared = 0
     for expected, got in zip(steps, replay.steps(len(steps)), strict=False):

@@ -10,7 +10,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from core.errors import InputError
-from kvtwin.naming import did_you_mean
+from kvtwin.naming import no_such_key
 from traces.reading import FORMATS
 from traces.replay import Arrivals
 
@@ -154,7 +154,7 @@ def check_settings(config: DictConfig) -> None:
     for key, value, is_parameter in _leaves(resolved):
         rule = RULES.get(key)
         if rule is None and not is_parameter:
-            raise InputError(f"{key}: no such key{did_you_mean(key, known)}")
+            raise InputError(no_such_key(key, known))
         if value == MISSING and (rule is not None or key.endswith("._target_")):
             expected = rule.expected if rule is not None else f"a class of your own, {key}=my_module.MyClass"
             raise InputError(f"{key} is missing: expected {expected}")

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 
 from omegaconf import DictConfig, OmegaConf
 
 from core.errors import InputError
 from core.hardware import Hardware
 from core.model_shape import ModelShape
+from core.recorder import Recorder
 from core.request import Request
 from engine.interrupt import DeferredInterrupt
-from kvtwin.binding import PolicyFactory, find_class, instantiate_one
+from kvtwin.binding import PolicyFactory, instantiate_one
 from kvtwin.experiment import Experiment, load_experiment
 from kvtwin.memory_plan import SizingOptions, group_block_bytes, pool_bytes
 from kvtwin.progress import progress_bar
@@ -56,10 +56,9 @@ def _blocks_that_fit(config: DictConfig) -> int:
 
 def load_cost(config: DictConfig) -> CostModel:
     """The configured cost model; its YAML hands it the model, device and block size that it needs."""
-    target = str(config.cost.get("_target_"))
-    find_class(target, "cost")
     cost = instantiate_one(config.cost, "cost")
     if not isinstance(cost, CostModel):
+        target = config.cost.get("_target_")
         raise InputError(f"cost._target_={target}: expected a class derived from sim.cost_model.CostModel")
     return cost
 
@@ -117,11 +116,20 @@ def simulate_records(experiment: Experiment, cost: CostModel) -> RunRecords:
     done = scheduler.recorder.done
     with progress_bar("sim", experiment.trace.num_requests) as progress, DeferredInterrupt() as interrupt:
         watched = WatchedCost(cost, interrupt, lambda: progress.show(len(done)))
-        with suppress(Stopped):
+        try:
             run_simulation(experiment.source(), scheduler, watched)
+        except Stopped:
+            _forget_plan_in_flight(scheduler.recorder)
     spent = Cost(time.perf_counter() - wall_s, time.process_time() - cpu_s)
     check_any_ran(experiment, done)
     return collect_records(experiment, scheduler, "sim", spent, interrupted=interrupt.requested)
+
+
+def _forget_plan_in_flight(recorder: Recorder) -> None:
+    """A plan that was scheduled but never priced has counted blocks for a step that did not happen."""
+    num_steps = len(recorder.step_duration_ps)
+    del recorder.step_referenced_blocks[num_steps:]
+    del recorder.step_cached_blocks[num_steps:]
 
 
 def check_any_ran(experiment: Experiment, done: Sequence[Request]) -> None:

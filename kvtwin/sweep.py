@@ -16,8 +16,7 @@ from hydra.experimental.callback import Callback
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
-from core.errors import InputError
-from kvtwin.composition import OWN, composition_error, hydra_words
+from kvtwin.composition import OWN, SWEEP_FLAGS, composition_error, hydra_words
 from kvtwin.failures import tell, tell_failure
 from kvtwin.settings import check_settings
 
@@ -35,6 +34,10 @@ class JobOutcome:
 
 class JobFailed(Exception):
     """A job failed in a process of its own: how Hydra's parallel launchers learn of it."""
+
+
+class ReaderGone(BaseException):
+    """Nobody reads our output any more. No Exception, which Hydra would remark upon."""
 
 
 @dataclass
@@ -59,28 +62,27 @@ class Jobs:
     def _attempt(self, config: DictConfig) -> JobOutcome:
         try:
             check_settings(config)
-            if self.is_sweep:
-                _check_own_files(config)
             return self.run(config)
         except BrokenPipeError:
-            raise
+            raise ReaderGone from None
         except Exception as error:
-            return JobOutcome(None, tell_failure(error))
+            return JobOutcome(None, tell_failure(error, _job_name() if self.is_sweep else ""))
 
     def print_rows(self) -> None:
-        from kvtwin.tables import print_tables, sweep_table
+        from kvtwin.tables import print_sweep
 
         summaries = [outcome.summary for outcome in self.outcomes if outcome.summary is not None]
-        if self.is_sweep and summaries:
-            print_tables(sweep_table(summaries))
+        whole = [summary for summary in summaries if not summary["interrupted"]]
+        if self.is_sweep and whole:
+            print_sweep(whole)
 
     @property
     def exit_status(self) -> int:
         return max((outcome.exit_status for outcome in self.outcomes), default=0)
 
 
-class LauncherGuard(Callback):
-    """Refuses a launcher that a job's own configuration names: by then the sweep runs with another one.
+class SweepGuard(Callback):
+    """Refuses sweeps that could only go wrong: jobs that write to one place, or a launcher that a job names itself.
 
     Exits by SystemExit: Hydra swallows every other exception of a callback.
     """
@@ -90,6 +92,13 @@ class LauncherGuard(Callback):
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
         self._launcher = _launcher(config)
+        written = OmegaConf.to_container(config, resolve=False)
+        assert isinstance(written, dict)
+        for key in WRITTEN_BY_EVERY_JOB:
+            name = written.get(key)
+            if name is not None and "${hydra:job." not in str(name):
+                tell(f"{key}={name}: every job of the sweep would write there; expected ${{hydra:job.num}} in it")
+                sys.exit(2)
 
     def on_job_start(self, config: DictConfig, **kwargs: Any) -> None:
         if self._launcher and _launcher(config) != self._launcher:
@@ -109,11 +118,8 @@ def run_app(verb: str, args: Sequence[str], run: Callable[[DictConfig], JobOutco
 
     Raises InputError for words that Hydra cannot take.
     """
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.append(here)  # last: our packages have common names, and a stray sim/ must not hide ours
-    jobs = Jobs(run)
-    with _command_line(verb, hydra_words(args)):
+    jobs, words = Jobs(run), hydra_words(args)
+    with _command_line(verb, words):
         try:
             hydra.main(version_base="1.3", config_path="pkg://conf", config_name=verb)(jobs.take)()
         except JobFailed:
@@ -123,24 +129,30 @@ def run_app(verb: str, args: Sequence[str], run: Callable[[DictConfig], JobOutco
             return INTERRUPTED
         except SystemExit as ended:  # Hydra's own: help, or its parser's complaint
             return int(ended.code or 0)
-        except (InputError, BrokenPipeError):
-            raise
+        except ReaderGone:
+            raise BrokenPipeError from None
         except Exception as error:  # of Hydra itself, since a job's are told where they arise
             raise composition_error(error, verb) from error
         finally:
             jobs.print_rows()
+    if not jobs.outcomes and words[:1] and words[0] in SWEEP_FLAGS:
+        tell("the jobs ran in processes of their own; each has its summary in its folder under runs/")
     return jobs.exit_status
 
 
 @contextmanager
 def _command_line(verb: str, words: Sequence[str]) -> Iterator[None]:
-    """Hydra reads sys.argv; and it raises what went wrong, rather than printing it and exiting, under this variable."""
-    argv, full_error = sys.argv, os.environ.get("HYDRA_FULL_ERROR")
+    """Hydra reads sys.argv; and it raises what went wrong, rather than printing it and exiting, under this variable.
+
+    The working folder comes last on the path: our packages have common names, and a stray sim/ must not hide ours.
+    """
+    argv, path, full_error = sys.argv, list(sys.path), os.environ.get("HYDRA_FULL_ERROR")
     sys.argv, os.environ["HYDRA_FULL_ERROR"] = [f"kvtwin {verb}", *words], "1"
+    sys.path.append(str(Path.cwd()))
     try:
         yield
     finally:
-        sys.argv = argv
+        sys.argv, sys.path[:] = argv, path
         del os.environ["HYDRA_FULL_ERROR"]
         if full_error is not None:
             os.environ["HYDRA_FULL_ERROR"] = full_error
@@ -151,16 +163,9 @@ def in_sweep() -> bool:
     return HydraConfig.get().mode is RunMode.MULTIRUN
 
 
-def _check_own_files(config: DictConfig) -> None:
-    """A name that every job of a sweep would write to must contain the job's number."""
-    written = OmegaConf.to_container(config, resolve=False)
-    assert isinstance(written, dict)
-    for key in WRITTEN_BY_EVERY_JOB:
-        name = written.get(key)
-        if name is not None and "${hydra:job." not in str(name):
-            raise InputError(
-                f"{key}={name}: every job of the sweep would write there; expected {key}='{name}/${{hydra:job.num}}'"
-            )
+def _job_name() -> str:
+    words = (word for word in HydraConfig.get().overrides.task if not word.endswith(f"={OWN}"))
+    return f"job {HydraConfig.get().job.num} ({' '.join(words)})"
 
 
 def override_labels(config: DictConfig) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from kvtwin.formatting import (
     time_unit,
 )
 
+UNLIMITED = 1_000  # characters: wider than any table
 _LATENCIES = ("ttft_s", "tpot_s", "itl_s", "e2e_s", "queue_s")
 _COLUMNS = ("mean", "p50", "p90", "p95", "p99", "max")
 _KEY_FIGURES = (
@@ -45,19 +46,37 @@ _SWEEP_FIGURES = {
     "tpot_s.p50": "TPOT\np50",
     "prefix_hit_ratio": "prefix\nhits",
     "kv_utilization_ratio.time_mean": "KV\nuse",
-    "num_evictions": "evicted",
-    "num_preemptions": "preempted",
+    "num_evictions": "evic-\ntions",
+    "num_preemptions": "pre-\nempts",
 }
 
 
 def print_tables(*tables: RenderableType, file: TextIO | None = None) -> None:
     """Write tables to `file` (default: standard output), without colour and unwrapped unless it is a terminal."""
-    console = Console(file=file, highlight=False)
-    if not console.is_terminal:
-        # A pipe has no width: rows must not wrap where grep or a diff will read them.
-        console = Console(file=file, highlight=False, width=400, color_system=None)
+    console = _console(file)
     for table in tables:
         console.print(table)
+
+
+def print_sweep(summaries: Sequence[Mapping[str, Any]], file: TextIO | None = None) -> None:
+    """Write a sweep's rows; a terminal that is too narrow for them all goes without the names of the run folders."""
+    console = _console(file)
+    table = sweep_table(summaries)
+    if console.measure(table, options=console.options.update(max_width=UNLIMITED)).maximum > console.width:
+        table = sweep_table([{**row, "labels": _without(row["labels"], "run")} for row in summaries])
+    console.print(table)
+
+
+def _console(file: TextIO | None) -> Console:
+    console = Console(file=file, highlight=False)
+    if console.is_terminal:
+        return console
+    # A pipe has no width: rows must not wrap where grep or a diff will read them.
+    return Console(file=file, highlight=False, width=UNLIMITED, color_system=None)
+
+
+def _without(labels: Mapping[str, Any], name: str) -> dict[str, Any]:
+    return {key: value for key, value in labels.items() if key != name}
 
 
 def run_table(summary: Mapping[str, Any]) -> Group:
@@ -74,8 +93,9 @@ def sweep_table(summaries: Sequence[Mapping[str, Any]]) -> Table:
     labels = [summary.get("labels", {}) for summary in summaries]
     varying = [name for name in dict.fromkeys(name for row in labels for name in row) if _varies(labels, name)]
     table = _table()
+    table.show_edge = False  # the two columns it takes are what 80 lack
     for name in varying:
-        table.add_column(name, style="bold", no_wrap=True)
+        table.add_column(name.replace("_", "_\n"), style="bold", no_wrap=True)
     for heading in _SWEEP_FIGURES.values():
         table.add_column(heading, justify="right", no_wrap=True)
     for summary, row in zip(summaries, labels, strict=True):

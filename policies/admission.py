@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from core.errors import InputError
 from core.interfaces import Admission, AdmissionPolicy, PolicyEnv, SchedulerView
 from core.request import Request
 
@@ -15,6 +16,8 @@ class Reservation(AdmissionPolicy):
 
     def __init__(self, env: PolicyEnv, full_prompt: bool = True, watermark: float = 0.0, num_null_blocks: int = 0) -> None:
         super().__init__(env)
+        if not isinstance(watermark, int | float) or not 0 <= watermark < 1:
+            raise InputError(f"admission.watermark={watermark}: expected a share of the pool, at least 0 and below 1")
         self._full_prompt = full_prompt
         self._watermark_blocks = 0 if env.num_blocks is None else int(watermark * (env.num_blocks + num_null_blocks))
 

@@ -12,6 +12,7 @@ class Chunked(BatchPolicy):
     """
 
     def compose(self, view: SchedulerView) -> BatchRules:
-        is_alone = view.num_running + view.num_waiting <= 1
-        limit = 0 if is_alone else view.long_prefill_threshold_tokens
+        limit = view.long_prefill_threshold_tokens
+        if limit and view.num_running + view.num_waiting <= 1:
+            limit = 0
         return BatchRules(view.max_batch_tokens, limit, view.chunked_prefill)

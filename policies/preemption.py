@@ -4,8 +4,17 @@ from __future__ import annotations
 
 from typing import Literal
 
+from core.errors import InputError
 from core.interfaces import PolicyEnv, Preemption, PreemptionPolicy, PreemptMode, Running, Shortage
 from core.request import Request
+
+
+def _mode(name: str) -> PreemptMode:
+    try:
+        return PreemptMode(name)
+    except ValueError:
+        modes = " or ".join(mode.value for mode in PreemptMode)
+        raise InputError(f"preemption.mode={name}: expected {modes}") from None
 
 
 class LastArrived(PreemptionPolicy):
@@ -13,7 +22,7 @@ class LastArrived(PreemptionPolicy):
 
     def __init__(self, env: PolicyEnv, mode: str = "recompute") -> None:
         super().__init__(env)
-        self._mode = PreemptMode(mode)
+        self._mode = _mode(mode)
 
     def select(self, running: Running, shortage: Shortage, for_request: Request) -> Preemption | None:
         return Preemption(next(reversed(running)), self._mode)
@@ -28,7 +37,7 @@ class LowestPriority(PreemptionPolicy):
 
     def __init__(self, env: PolicyEnv, mode: str = "recompute", ties: Literal["last", "first"] = "last") -> None:
         super().__init__(env)
-        self._mode = PreemptMode(mode)
+        self._mode = _mode(mode)
         self._tie_break = {"last": 1, "first": 0}[ties]
 
     def select(self, running: Running, shortage: Shortage, for_request: Request) -> Preemption | None:

@@ -70,7 +70,9 @@ class Replica:
         self._alarm = None
         if self._plan is not None:
             plan, self._plan = self._plan, None
-            self.on_done(self._scheduler.commit(plan, StepResult(self._executor.collect())))
+            done = self._scheduler.commit(plan, StepResult(self._executor.collect()))
+            if done:
+                self.on_done(done)
         self._begin_step()
 
     def _begin_step(self) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from core.plan import StepPlan
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class StepWork:
     """What a cost model may know of a step. `chunks` are (new tokens, tokens with KV before them).
 

@@ -16,6 +16,7 @@ class CostExecutor:
     def __init__(self, cost: CostModel) -> None:
         self._cost = cost
         self._durations_ps: Sequence[int] = ()
+        self._ends_ps: list[int] = []  # of the steps, from the start of the span; made when first asked for
         self._start_ps = 0
 
     def submit(self, plan: StepPlan) -> int:
@@ -26,18 +27,21 @@ class CostExecutor:
             self._durations_ps = (self._cost.step_ps(work),)
         else:
             self._durations_ps = self._cost.decode_span_ps(work, plan.max_steps)
+        self._ends_ps = []
         return plan.now_ps + sum(self._durations_ps)
 
     def begun(self, now_ps: int) -> Sequence[int]:
         """Durations of the steps that had begun before `now_ps`: at least the first, at most the whole span."""
-        ends = list(accumulate(self._durations_ps))
-        num_begun = bisect_left(ends, now_ps - self._start_ps) + 1
-        return self._durations_ps[: min(num_begun, len(ends))]
+        if not self._ends_ps:
+            self._ends_ps = list(accumulate(self._durations_ps))
+        num_begun = bisect_left(self._ends_ps, now_ps - self._start_ps) + 1
+        return self._durations_ps[:num_begun]
 
     def cut(self, now_ps: int) -> int:
         """Ends the span at the first step boundary at or after `now_ps`, and returns it."""
         self._durations_ps = self.begun(now_ps)
-        return self._start_ps + sum(self._durations_ps)
+        del self._ends_ps[len(self._durations_ps) :]
+        return self._start_ps + self._ends_ps[-1]
 
     def collect(self) -> Sequence[int]:
         """Durations of the span's steps, in picoseconds, once it has ended."""

@@ -40,11 +40,16 @@ def assert_equal(spans: Run, steps: Run) -> None:
 
 
 def assert_sound(run: Run) -> None:
-    """Everybody's fate is told, nothing is left behind, and every token is in some gap."""
+    """Everybody's fate is told, nothing is left behind, and every token but a sample's first has its gap."""
     check_integrity(run.scheduler)
     assert all(request.outcome is not Outcome.UNFINISHED for request in run.requests())
     assert run.scheduler.tables.pool.num_referenced == 0
     assert run.scheduler.tables.host.num_available == run.scheduler.tables.host.num_blocks
+    num_gaps = sum(request.num_produced_tokens - request.num_samples for request in run.requests() if request.num_produced_tokens)
+    assert len(run.gaps_s()) == num_gaps
+    if all(request.num_samples == 1 and request.outcome is not Outcome.CANCELLED for request in run.requests()):
+        decoding_ps = sum(r.finish_ps - r.first_token_ps for r in run.requests() if r.first_token_ps >= 0)
+        assert sum(run.gaps_s()) == pytest.approx(decoding_ps * 1e-12, abs=1e-9 * 1e-6)
 
 
 @settings(max_examples=300, deadline=None, derandomize=True)

@@ -58,6 +58,7 @@ class Settings:
     keep_cancelled: bool = False
     eviction: Callable[[PolicyEnv], EvictionPolicy] = LRU
     preemption: Any = None  # a class instead of the one that goes with `priority` and `mode`
+    admission: Any = None  # a class instead of `Reservation` with `full_prompt` and `watermark`
     groups: tuple[KVGroup, ...] = (KVGroup(1),)
     spans: bool = True
     seed: int = 0
@@ -66,13 +67,14 @@ class Settings:
 def scheduler_of(settings: Settings) -> Scheduler:
     """A fresh control plane."""
     victim = settings.preemption or partial(LowestPriority if settings.priority else LastArrived, mode=settings.mode)
+    reservation = partial(Reservation, full_prompt=settings.full_prompt, watermark=settings.watermark)
     factories = PolicyFactories(
         eviction=settings.eviction,
         allocation=Paged,
         preemption=victim,
         batching=Chunked,
         queue=Priority if settings.priority else FCFS,
-        admission=partial(Reservation, full_prompt=settings.full_prompt, watermark=settings.watermark),
+        admission=settings.admission or reservation,
     )
     config = SchedulerConfig(
         max_num_seqs=settings.max_num_seqs,
@@ -113,6 +115,15 @@ def trace_of(
     return trace
 
 
+Decided = tuple[int, str, int, int]
+
+
+def decisions_of(scheduler: Scheduler, *events: Event) -> list[Decided]:
+    """(step, event, request, value) of these events, in order."""
+    rows = scheduler.log.rows().tolist()
+    return [(step, Event(event).name, who, value) for step, event, who, value in rows if event in events]
+
+
 @dataclass(frozen=True)
 class Run:
     """A finished simulation, and the questions that tests ask of it."""
@@ -142,10 +153,8 @@ class Run:
     def num_prefill_tokens(self) -> int:
         return sum(request.num_prefill_tokens for request in self.requests())
 
-    def decisions(self, *events: Event) -> list[tuple[int, str, int, int]]:
-        """(step, event, request, value) of these events, in order."""
-        rows = self.scheduler.log.rows().tolist()
-        return [(step, Event(event).name, who, value) for step, event, who, value in rows if event in events]
+    def decisions(self, *events: Event) -> list[Decided]:
+        return decisions_of(self.scheduler, *events)
 
     def request_arrays(self) -> Arrays:
         return request_arrays(self.requests(), self.num_rows)
@@ -156,7 +165,7 @@ class Run:
     def gaps_s(self) -> list[float]:
         """Every inter-token gap, sorted."""
         gaps = gap_arrays(self.scheduler.recorder)
-        return sorted(np.repeat(gaps["gap_s"], gaps["multiplicity"]).round(9).tolist())
+        return sorted(np.repeat(gaps["gap_s"], gaps["multiplicity"]).round(15).tolist())
 
 
 def simulate(
@@ -222,11 +231,8 @@ class Bench:
             self.step()
             at_most -= 1
 
-    def last(self, event: Event) -> list[int]:
-        """Values of the event's latest run in the log."""
-        rows = self.scheduler.log.rows()
-        rows = rows[rows[:, 1] == event]
-        return [] if len(rows) == 0 else rows[rows[:, 0] == rows[-1, 0]][:, 3].tolist()
+    def decisions(self, *events: Event) -> list[Decided]:
+        return decisions_of(self.scheduler, *events)
 
 
 def check_integrity(scheduler: Scheduler) -> None:

@@ -92,10 +92,10 @@ class TraceSource(RequestSource):
             heapq.heappush(self._due, (now_ps, 0, self._backlog.popleft()))
 
     def next_ps(self) -> int | None:
-        times = [self._due[0][0]] if self._due else []
-        if self._recorded:
-            times.append(self._arrival_ps[self._recorded[0]])
-        return min(times, default=None)
+        if not self._recorded:
+            return self._due[0][0] if self._due else None
+        arrival_ps = self._arrival_ps[self._recorded[0]]
+        return min(arrival_ps, self._due[0][0]) if self._due else arrival_ps
 
     def pop_due(self, now_ps: int) -> Iterator[Input]:
         while self._recorded and self._arrival_ps[self._recorded[0]] <= now_ps:
@@ -119,12 +119,10 @@ class TraceSource(RequestSource):
     def _request(self, row: int, time_ps: int) -> Request:
         trace = self._trace
         num_output = self._num_output_tokens.get(row, self._trace_output_tokens[row])
-        if (
-            self._config.max_model_len is not None
-            and self._num_prompt_tokens[row] + num_output > self._config.max_model_len
-        ):
-            num_output = 0  # longer than the model: it can never produce what the trace wants, and is rejected
         request = Request(row, time_ps, self._num_prompt_tokens[row], num_output, self._keys(row))
+        num_tokens, limit = request.num_prompt_tokens + num_output, self._config.max_model_len
+        if limit is not None and num_tokens > limit:  # it can never produce what the trace wants
+            request.reject_reason = f"has {num_tokens} tokens, more than max_model_len={limit}"
         if trace.priority is not None:
             request.priority = int(trace.priority[row])
         if trace.num_samples is not None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from kvtwin.failures import require
+from kvtwin.failures import require, tell
 from kvtwin.store import Run
 from kvtwin.sweep import INTERRUPTED, JobOutcome, in_sweep
 from kvtwin.tables import print_tables, run_table
@@ -26,12 +26,20 @@ def report_writer(config: DictConfig) -> Callable[[Run], None]:
 
 def finish(run: Run) -> JobOutcome:
     """Prints what there is to say of a written run; a job of a sweep has a row of the sweep's table instead."""
-    for text in _notes(run.summary):
-        note(text)
+    tell_notes(run.summary)
     if not in_sweep():
         print_tables(run_table(run.summary))
         print(run.folder)
-    return JobOutcome(run.summary, INTERRUPTED if run.is_interrupted else 0)
+    elif run.is_interrupted:
+        tell(f"what ran of this job is in {run.folder}")
+    labels = run.summary["labels"] | {"run": run.folder.name}
+    return JobOutcome({**run.summary, "labels": labels}, INTERRUPTED if run.is_interrupted else 0)
+
+
+def tell_notes(summary: Mapping[str, Any]) -> None:
+    """What a reader of the figures should know first: rows left out, rejected requests, features not honoured."""
+    for text in _notes(summary):
+        note(text)
 
 
 def note(text: str) -> None:
@@ -45,6 +53,9 @@ def _notes(summary: Mapping[str, Any]) -> Iterator[str]:
     if trace["num_dropped"]:
         reasons = ", ".join(f"{num:,} {reason}" for reason, num in trace["num_dropped"].items())
         yield f"{sum(trace['num_dropped'].values()):,} rows of {trace['name']} were left out: {reasons}"
+    num_rejected, num_requests = metrics["outcomes"]["rejected"], trace["num_requests"]
+    if num_rejected:
+        yield f"{num_rejected:,} of {num_requests:,} requests were rejected: they can never fit the pool or the model"
     if summary["ignored"]:
         yield f"not honoured by this run: {', '.join(summary['ignored'])}"
     if metrics["num_swap_fallbacks"]:

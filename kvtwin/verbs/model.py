@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 
 from core.errors import InputError
-from kvtwin.naming import options_of
+from kvtwin.naming import did_you_mean, options_of
 
 FETCHABLE = ("smollm2_135m",)
 
@@ -23,11 +23,19 @@ def run(args: Sequence[str]) -> int:
 
 def _fetch(name: str) -> int:
     if name not in FETCHABLE:
-        raise InputError(f"model fetch {name}: real weights can be fetched for {', '.join(FETCHABLE)}")
+        hint = did_you_mean(name, FETCHABLE) or f"; they can be fetched for {', '.join(FETCHABLE)}"
+        raise InputError(f"model fetch {name}: no real weights of it are known{hint}")
+    import torch
+
+    from engine.smollm2 import fetch_smollm2_135m, find_smollm2_135m
+    from engine.weights import load_weights
+
+    if find_smollm2_135m() is None:
+        print("fetching SmolLM2-135M (93 MB, once)", file=sys.stderr)
+    folder = fetch_smollm2_135m()
     try:
-        from engine.smollm2 import fetch_smollm2_135m
-    except ModuleNotFoundError as error:
-        raise InputError(f"model fetch needs {error.name}: pip install 'kvtwin[engine]'") from None
-    print("fetching SmolLM2-135M (93 MB, once)", file=sys.stderr)
-    print(fetch_smollm2_135m())
+        load_weights(folder, torch.float32)  # memory-mapped: it costs nothing to know that they are whole
+    except InputError:
+        raise InputError(f"{folder}: the weights there are damaged; delete the folder and fetch again") from None
+    print(folder)
     return 0

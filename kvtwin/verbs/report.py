@@ -1,19 +1,35 @@
-"""`kvtwin report RUN...`: writes report.html into finished run folders."""
+"""`kvtwin report RUN...`: writes report.html into run folders, of one run or of a validation."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 
 from core.errors import InputError
-from kvtwin.report import write_run_report
+from kvtwin.report import write_report, write_run_report
 from kvtwin.store import read_run
+
+COMPARISON_FILE = "comparison.json"
 
 
 def run(args: Sequence[str]) -> int:
     if not args or args[0].startswith("-"):
         raise InputError("usage: kvtwin report RUN_FOLDER...")
     for path in map(Path, args):
-        write_run_report(path / "report.html", read_run(path))
-        print(path / "report.html")
+        page = path / "report.html"
+        if (path / COMPARISON_FILE).exists():
+            _write_validation(path, page)
+        else:
+            write_run_report(page, read_run(path))
+        print(page)
     return 0
+
+
+def _write_validation(path: Path, page: Path) -> None:
+    try:
+        comparison = json.loads((path / COMPARISON_FILE).read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise InputError(f"{path / COMPARISON_FILE}: not readable as JSON ({error})") from None
+    repeats = sorted(path.glob("engine-*"), key=lambda folder: int(folder.name.partition("-")[2]))
+    write_report(page, read_run(path / "sim"), [read_run(repeat) for repeat in repeats], comparison)

@@ -10,7 +10,7 @@ from kvtwin.failures import require, tell
 from kvtwin.store import read_run
 from kvtwin.sweep import INTERRUPTED, JobOutcome, run_app
 from kvtwin.tables import comparison_table, print_tables
-from kvtwin.verbs.finishing import note
+from kvtwin.verbs.finishing import note, tell_notes
 
 
 def run(args: Sequence[str]) -> int:
@@ -29,6 +29,8 @@ def _job(config: DictConfig) -> JobOutcome:
     if found.comparison is None:
         tell(f"what ran is in {found.folder}" if found.folder.exists() else "nothing ran to its end")
         return JobOutcome(None, INTERRUPTED)
+    simulated = read_run(found.folder / "sim").summary
+    tell_notes(simulated)
     print_tables(comparison_table(found.comparison))
     lockstep = found.comparison["lockstep"]
     if lockstep["identical"]:
@@ -36,4 +38,4 @@ def _job(config: DictConfig) -> JobOutcome:
     else:
         print(f"decisions: NOT identical; first difference: {found.comparison['first_difference']}")
     print(found.folder / "report.html" if config.report else found.folder)
-    return JobOutcome(read_run(found.folder / "sim").summary, 0 if lockstep["identical"] else 1)
+    return JobOutcome(simulated, 0 if lockstep["identical"] else 1)

@@ -1,0 +1,71 @@
+"""Emission: the tokens of a step that was carried out, the samples that start from a prompt, and who ends."""
+
+from __future__ import annotations
+
+from core.block_tables import BlockTables
+from core.plan import StepPlan
+from core.recorder import Recorder
+from core.request import Sequence
+from core.running import RunningRequests
+
+
+class Emission:
+    """Lets the tokens of a committed plan appear. Decodes that went on without a pause are not touched one by one."""
+
+    def __init__(self, running: RunningRequests, tables: BlockTables, recorder: Recorder) -> None:
+        self._running = running
+        self._tables = tables
+        self._recorder = recorder
+
+    def emit(self, plan: StepPlan, stopped: frozenset[int], now_ps: int) -> list[Sequence]:
+        """Returns the sequences that have all their tokens, or are `stopped` (by rank), in running order."""
+        batch = self._running.batch
+        for rank in plan.held:
+            if rank in batch.members:  # else it was cancelled meanwhile
+                self._running.hold(batch.members[rank], plan.now_ps)
+        for sequence in plan.late:
+            if sequence.batch is not None:
+                del self._running.late[sequence.rank]
+                self._recorder.on_late_token(now_ps - sequence.last_token_ps)
+        ended = batch.pop_ended()
+        for rank in stopped:
+            if rank in batch.members:
+                ended.append(batch.members[rank])
+        for chunk in plan.chunks:
+            sequence = chunk.sequence
+            if sequence.rank in self._running.prefills and sequence.stored_computed == sequence.stored_known:
+                ended += self._end_prefill(sequence, stopped, now_ps)
+        if len(ended) > 1:
+            ended = sorted(set(ended), key=lambda sequence: sequence.rank)
+        return ended
+
+    def _end_prefill(self, lead: Sequence, stopped: frozenset[int], now_ps: int) -> list[Sequence]:
+        """A prefill is complete: it samples a token, and so do the samples that share a fresh prompt. Returns those that end."""
+        request = lead.request
+        if request.first_token_ps < 0:
+            request.first_token_ps = now_ps
+        ended = []
+        for sequence in [lead, *self._fork(lead)] if request.num_samples > 1 else [lead]:
+            if sequence.stored_computed != sequence.stored_known:
+                continue  # a sample that comes back: it still has outputs of its own to compute
+            if sequence.last_token_ps >= 0:
+                self._recorder.on_late_token(now_ps - sequence.last_token_ps)
+            sequence.stored_known += 1
+            self._running.to_decode(sequence)
+            if sequence.num_outputs >= request.num_output_tokens or sequence.rank in stopped:
+                ended.append(sequence)
+        return ended
+
+    def _fork(self, lead: Sequence) -> list[Sequence]:
+        """Starts the samples that waited for the prompt: they share its blocks, all of them while nothing was sampled yet."""
+        request = lead.request
+        siblings = [sequence for sequence in request.live if sequence.rank < 0]
+        size = self._tables.block_size
+        for sibling in siblings:
+            is_fresh = sibling.num_outputs == 0
+            num_shared = -(-request.num_prompt_tokens // size) if is_fresh else request.num_prompt_tokens // size
+            self._tables.fork(lead, sibling, num_shared)
+            sibling.stored_computed = request.num_prompt_tokens if is_fresh else num_shared * size
+            self._running.start(sibling, request.rank + request.live.index(sibling))
+            self._running.has_shared_tails = True
+        return siblings

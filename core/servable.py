@@ -1,0 +1,47 @@
+"""Can a request ever run here? If not, it ends at once, with the reason: it would block the queue for ever."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from core.block_tables import BlockTables
+from core.request import Request
+
+if TYPE_CHECKING:
+    from core.scheduler import SchedulerConfig
+
+
+def why_unservable(request: Request, config: SchedulerConfig, tables: BlockTables) -> str:
+    """Why the request can never run; empty if it can. The watermark is no reason: it holds only while others run."""
+    num_prompt, num_output = request.num_prompt_tokens, request.num_output_tokens
+    if num_prompt < 1:
+        return f"has {num_prompt} prompt tokens: there is nothing to compute"
+    if config.max_model_len is not None and num_prompt >= config.max_model_len:
+        return f"prompt of {num_prompt} tokens leaves no room for output in max_model_len={config.max_model_len}"
+    if num_output < 1:
+        return f"wants {num_output} output tokens: there is nothing to produce"
+    if request.num_samples > config.max_num_seqs:
+        return f"{request.num_samples} samples exceed max_num_seqs={config.max_num_seqs}"
+    if not config.chunked_prefill and num_prompt > config.max_batch_tokens:
+        return f"prompt exceeds max_batch_tokens={config.max_batch_tokens} and chunked prefill is off"
+    num_needed, num_blocks = peak_blocks(request, tables), tables.pool.num_blocks
+    if num_blocks is not None and num_needed > num_blocks:
+        return f"needs {num_needed} blocks, the pool has {num_blocks}"
+    return ""
+
+
+def peak_blocks(request: Request, tables: BlockTables) -> int:
+    """Blocks that it holds at most when it runs alone: its KV peaks at prompt + output - 1 tokens a sample.
+
+    Samples share the full blocks of the prompt. A group with a window keeps the window and one step's tokens.
+    """
+    size = tables.block_size
+    per_sequence = -(-(request.num_prompt_tokens + request.num_output_tokens - 1) // size)
+    num_shared = request.num_prompt_tokens // size if request.num_samples > 1 else 0
+    total = 0
+    for group in tables.groups:
+        if group.window_tokens is None or request.num_samples > 1:
+            total += num_shared + request.num_samples * (per_sequence - num_shared)
+        else:
+            total += min(per_sequence, tables.most_window_blocks(group.window_tokens))
+    return total

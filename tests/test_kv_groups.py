@@ -1,0 +1,1 @@
+"""KV groups: full attention beside sliding windows, through the scheduler."""

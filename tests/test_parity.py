@@ -1,0 +1,112 @@
+"""What another engine decided, this scheduler decides: recorded logs of vLLM 0.33.0's scheduler, every field of every step."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from core.errors import InputError
+from kvtwin.parity import check_log
+
+BUNDLED = Path(__file__).parent / "data" / "golden_vllm"
+SHARED = Path(__file__).parents[1].parent / "shared" / "golden"
+ASYNC = ("k_async", "k2_async_plain")
+
+Step = dict[str, Any]
+
+
+def shared_logs(folder: str) -> list[Any]:
+    """The logs of a folder beside the checkout, or one skipped parameter where there is none."""
+    logs = sorted((SHARED / folder).glob("*.jsonl"))
+    absent = pytest.param(None, marks=pytest.mark.skip(reason="no shared/golden beside the checkout"))
+    return [pytest.param(log, id=log.stem) for log in logs] or [absent]
+
+
+@pytest.mark.parametrize("name", ["a_plain", "b_chunked", "c_preempt", "d_prefix", "h_abort"])
+def test_bundled_logs_are_reproduced(name: str) -> None:
+    result = check_log(BUNDLED / f"{name}.jsonl")
+    assert result.is_equal, result.difference
+    assert result.num_steps > 30
+
+
+@pytest.mark.parametrize("log", [p for p in shared_logs("vllm") if p.id is None or p.id not in ASYNC])
+def test_all_synchronous_logs_are_reproduced(log: Path) -> None:
+    result = check_log(log)
+    assert result.is_equal, result.difference
+    assert result.num_steps == len(log.read_text().splitlines()) - 1, "a line a step, all of them compared"
+
+
+@pytest.mark.parametrize("log", [p for p in shared_logs("vllm") if p.id is None or p.id in ASYNC])
+def test_logs_of_async_scheduling_are_refused_by_name(log: Path) -> None:
+    with pytest.raises(InputError, match=rf"{log.name}.*async scheduling"):
+        check_log(log)
+
+
+@pytest.mark.parametrize("log", shared_logs("sglang")[:3])
+def test_logs_of_radix_trees_are_refused_by_name(log: Path) -> None:
+    with pytest.raises(InputError, match=rf"{log.name}.*radix tree"):
+        check_log(log)
+
+
+def test_what_is_no_log_is_refused_in_one_line(tmp_path: Path) -> None:
+    absent, text, empty = (tmp_path / name for name in ("absent.jsonl", "text.jsonl", "empty.jsonl"))
+    text.write_text("no JSON here\n")
+    empty.write_text("")
+    for path, expected in ((absent, "No such file"), (text, "not JSON lines"), (empty, "line 1")):
+        with pytest.raises(InputError, match=expected) as caught:
+            check_log(path)
+        assert path.name in str(caught.value)
+        assert "\n" not in str(caught.value)
+
+
+def drop_an_event(step: Step) -> None:
+    step["alloc"][0][1].pop()
+
+
+def swap_two_blocks_of_the_free_queue(step: Step) -> None:
+    step["fq"][0], step["fq"][1] = step["fq"][1], step["fq"][0]
+
+
+def count_one_token_more(step: Step) -> None:
+    step["sched"][0][3] += 1
+
+
+def forge_a_hash(step: Step) -> None:
+    step["cache"][0][1] = "00" * 8
+
+
+@pytest.mark.parametrize(
+    ("corrupt", "field", "log"),
+    [
+        (drop_an_event, "alloc", "c_preempt"),
+        (swap_two_blocks_of_the_free_queue, "fq", "c_preempt"),
+        (count_one_token_more, "sched", "b_chunked"),
+        (forge_a_hash, "cache", "d_prefix"),
+    ],
+)
+def test_one_wrong_value_is_found_at_its_step(
+    tmp_path: Path, corrupt: Callable[[Step], None], field: str, log: str
+) -> None:
+    """The negative control: the comparison looks at every one of these fields, and stops at the first that differs."""
+    lines = [json.loads(line) for line in (BUNDLED / f"{log}.jsonl").read_text().splitlines()]
+    later = [place for place, step in enumerate(lines) if place > len(lines) // 3 and step.get(field)]
+    corrupt(lines[later[0]])
+    forged = tmp_path / "forged.jsonl"
+    forged.write_text("\n".join(map(json.dumps, lines)))
+    result = check_log(forged)
+    assert not result.is_equal
+    assert str(result.difference).startswith(f"step {lines[later[0]]['t']}: {field}:"), result.difference
+    assert result.num_steps == later[0] - 1, "steps before it were equal"
+
+
+def test_a_step_that_should_not_be_there_is_found(tmp_path: Path) -> None:
+    lines = (BUNDLED / "a_plain.jsonl").read_text().splitlines()
+    longer = tmp_path / "longer.jsonl"
+    extra = {**json.loads(lines[-1]), "t": 999}
+    longer.write_text("\n".join([*lines, json.dumps(extra)]))
+    result = check_log(longer)
+    assert str(result.difference).startswith("step 999"), result.difference

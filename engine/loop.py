@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from core.errors import InputError
@@ -30,25 +31,32 @@ class EngineRun(NamedTuple):
 def run_engine(
     source: RequestSource, scheduler: Scheduler, executor: StepExecutor, clock: EngineClock, inputs_log: InputsLog
 ) -> EngineRun:
-    """Replays the source to its end, or to the first Ctrl-C.
+    """Replays the source to its end, or to the first Ctrl-C. Raises InputError for a scheduler it cannot follow."""
+    loop = EngineLoop(source, scheduler, executor, clock, inputs_log)
+    interrupted = run_by_turns([loop], [1])
+    return EngineRun(loop.now_ps, interrupted)
+
+
+def run_by_turns(loops: Sequence[EngineLoop], num_steps_a_turn: Sequence[int]) -> bool:
+    """Advances several runs by turns of so many steps each, every one on its own clock, which stands still meanwhile.
+
+    Whatever slows the machine then slows all of them alike. Returns whether the user stopped them (Ctrl-C).
+    """
+    alive = list(zip(loops, num_steps_a_turn, strict=True))
+    with DeferredInterrupt() as interrupt:
+        while alive and not interrupt.requested:
+            alive = [(loop, num_steps) for loop, num_steps in alive if loop.take_turn(num_steps)]
+    return interrupt.requested
+
+
+class EngineLoop:
+    """One engine run in progress.
 
     Run time is contiguous: a step lasts from the end of the step before to its own end, scheduling included, and idle
     time is jumped over. Inputs that fall into a step, or tie with its end, reach the scheduler before it is committed.
     Everything that happened is in the scheduler's log and recorder; `inputs_log` holds what the simulator needs to
     repeat it.
-
-    Raises InputError for a scheduler that the engine cannot follow.
     """
-    _require_supported(scheduler)
-    loop = _Loop(source, scheduler, executor, clock, inputs_log)
-    with DeferredInterrupt() as interrupt:
-        while not interrupt.requested and loop.advance():
-            clock.probe_if_due(loop.now_ps)
-    return EngineRun(loop.now_ps, interrupt.requested)
-
-
-class _Loop:
-    """One engine run in progress."""
 
     def __init__(
         self,
@@ -58,15 +66,28 @@ class _Loop:
         clock: EngineClock,
         inputs_log: InputsLog,
     ) -> None:
+        """Raises InputError for a scheduler that the engine cannot follow."""
+        _require_supported(scheduler)
         self.now_ps = 0
         self._source = source
         self._scheduler = scheduler
         self._executor = executor
         self._clock = clock
         self._inputs_log = inputs_log
-        self._mark_ps = clock.read_ps()  # of the clock, at `now_ps`
+        self._mark_ps = 0  # of the clock, at `now_ps`
+        self._spent_ps = 0  # since `now_ps`, in turns before this one
 
-    def advance(self) -> bool:
+    def take_turn(self, num_steps: int) -> bool:
+        """Up to `num_steps` steps. Returns whether anything is left to do."""
+        self._mark_ps = self._clock.read_ps() - self._spent_ps
+        is_alive = True
+        for _ in range(num_steps):
+            is_alive = is_alive and self._advance()
+        self._spent_ps = self._clock.read_ps() - self._mark_ps
+        self._clock.probe_if_due(self.now_ps)
+        return is_alive
+
+    def _advance(self) -> bool:
         """One step, or a jump to the next input where nothing can be computed. Returns whether anything was left."""
         self._take_inputs(self.now_ps)
         plan = self._next_plan()

@@ -31,15 +31,8 @@ class Fit:
     held_out_bias_ratio: float  # of the sum: predicted / measured - 1
     num_steps: int
 
-    def model(self, scale: float = 1.0) -> LinearCost:
-        """The fitted model, every coefficient times `scale`: the machine may have been faster or slower since."""
-        return LinearCost(**scaled(self.coefficients, scale))
-
-
-def scaled(coefficients: dict[str, Any], scale: float) -> dict[str, Any]:
-    knots = [[num_tokens, extra_s * scale] for num_tokens, extra_s in coefficients["knots"]]
-    rates = {name: value * scale for name, value in coefficients.items() if name != "knots"}
-    return {**rates, "knots": knots}
+    def model(self) -> LinearCost:
+        return LinearCost(**self.coefficients)
 
 
 def fit_linear(works: Sequence[StepWork], durations_s: Floats) -> Fit:

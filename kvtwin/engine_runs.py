@@ -19,10 +19,10 @@ from core.inputs_log import InputsLog
 from core.plan import StepPlan
 from core.scheduler import Scheduler
 from core.units import PS_PER_S
-from engine.clock import DriftProbe, ProbeReading, engine_clock
+from engine.clock import DriftProbe, EngineClock, ProbeReading, engine_clock
 from engine.executor import Sampling, StepOutput, TorchExecutor
 from engine.kv_cache import PagedKV, allocate_kv, kv_block_bytes
-from engine.loop import run_engine
+from engine.loop import EngineLoop, run_by_turns
 from engine.shadow import Shadow
 from engine.tokens import TokenStore
 from kvtwin.binding import PolicyFactory
@@ -71,32 +71,22 @@ class EngineRunner:
 
     def run(self, label: str = "engine") -> EngineResult:
         """Replays the trace once. Ctrl-C ends it at a step boundary and keeps what ran, marked as interrupted."""
-        setup, experiment = self.setup, self.setup.experiment
-        wall_s, cpu_s = time.perf_counter(), time.process_time()
-        scheduler = experiment.build(DecisionLog())
+        with progress_bar(label, self.setup.experiment.trace.num_requests) as progress:
+            session = self.start(progress)
+            interrupted = run_by_turns([session.loop], [1])
+        return session.finish(interrupted)
+
+    def start(self, progress: Progress) -> EngineSession:
+        """A run that is ready for its first step."""
+        setup = self.setup
+        scheduler = setup.experiment.build(DecisionLog())
         shadow = self._shadow()
         executor = self._executor(shadow)
         clock = engine_clock(setup.settings.clock, DriftProbe())
+        observed = _Observed(executor, scheduler, progress)
         inputs = InputsLog()
-        with progress_bar(label, experiment.trace.num_requests) as progress:
-            observed = _Observed(executor, scheduler, progress)
-            ended = run_engine(experiment.source(), scheduler, observed, clock, inputs)
-        if not ended.interrupted:
-            check_any_ran(experiment, scheduler.recorder.done)
-        spent = Cost(time.perf_counter() - wall_s, time.process_time() - cpu_s)
-        records = collect_records(
-            experiment,
-            scheduler,
-            "engine",
-            spent,
-            interrupted=ended.interrupted,
-            extra={"engine": self._engine_block(executor, shadow, clock.probe_readings)},
-        )
-        records.files[INPUTS_FILE] = inputs.to_bytes()
-        durations_s = np.array(scheduler.recorder.step_duration_ps, dtype=np.float64) / PS_PER_S
-        return EngineResult(
-            records, scheduler.log, observed.works, durations_s, clock.probe_readings, ended.interrupted
-        )
+        loop = EngineLoop(setup.experiment.source(), scheduler, observed, clock, inputs)
+        return EngineSession(setup, loop, scheduler, observed, clock, inputs, shadow)
 
     def _shadow(self) -> Shadow | None:
         pool = self.setup.experiment.pool
@@ -127,10 +117,43 @@ class EngineRunner:
                 f"{num_bytes:,} bytes of KV; expected fewer"
             ) from None
 
-    def _engine_block(
-        self, executor: TorchExecutor, shadow: Shadow | None, readings: list[ProbeReading]
-    ) -> dict[str, Any]:
+
+@dataclass(frozen=True)
+class EngineSession:
+    """One run in progress: whoever holds it advances `loop`, and calls `finish` when it has ended."""
+
+    setup: EngineSetup
+    loop: EngineLoop
+    scheduler: Scheduler
+    observed: _Observed
+    clock: EngineClock
+    inputs: InputsLog
+    shadow: Shadow | None
+    start_s: tuple[float, float] = field(default_factory=lambda: (time.perf_counter(), time.process_time()))
+
+    def finish(self, interrupted: bool) -> EngineResult:
+        """The records of the run. Raises InputError if it came to its end and no request of the trace could run."""
+        experiment, recorder = self.setup.experiment, self.scheduler.recorder
+        if not interrupted:
+            check_any_ran(experiment, recorder.done)
+        wall_s, cpu_s = self.start_s
+        records = collect_records(
+            experiment,
+            self.scheduler,
+            "engine",
+            Cost(time.perf_counter() - wall_s, time.process_time() - cpu_s),
+            interrupted=interrupted,
+            extra={"engine": self._engine_block()},
+        )
+        records.files[INPUTS_FILE] = self.inputs.to_bytes()
+        durations_s = np.array(recorder.step_duration_ps, dtype=np.float64) / PS_PER_S
+        return EngineResult(
+            records, self.scheduler.log, self.observed.works, durations_s, self.clock.probe_readings, interrupted
+        )
+
+    def _engine_block(self) -> dict[str, Any]:
         decoder, settings = self.setup.model.decoder, self.setup.settings
+        executor, shadow, readings = self.observed.executor, self.shadow, self.clock.probe_readings
         return {
             "weights": self.setup.model.origin,
             "device": str(decoder.device),

@@ -15,7 +15,9 @@ class Progress(Protocol):
     def show(self, num_done: int) -> None: ...
 
 
-class _Silent:
+class Silent:
+    """Shows nothing."""
+
     def show(self, num_done: int) -> None:
         pass
 
@@ -24,7 +26,7 @@ class _Silent:
 def progress_bar(label: str, total: int) -> Iterator[Progress]:
     """Shows how many of `total` requests are done, on standard error; silent where that is no terminal."""
     if not sys.stderr.isatty():
-        yield _Silent()
+        yield Silent()
         return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn

@@ -6,7 +6,6 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import numpy as np
@@ -14,12 +13,14 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from core.errors import InputError
+from engine.loop import run_by_turns
 from kvtwin.binding import instantiate_one
 from kvtwin.calibration import Fit, check_enough_steps, fit_linear
 from kvtwin.comparison import Lockstep, compare_runs
 from kvtwin.engine_runs import EngineResult, EngineRunner, load_engine_run
 from kvtwin.engine_setup import load_model
 from kvtwin.hardware_file import write_hardware_file
+from kvtwin.progress import Silent, progress_bar
 from kvtwin.replaying import check_lockstep
 from kvtwin.report import write_report
 from kvtwin.run_folder import run_folder
@@ -28,6 +29,7 @@ from kvtwin.simulating import simulate_records
 from kvtwin.store import Run, read_run, write_atomically
 
 WARM_UP_REQUESTS = 3
+STEPS_A_TURN = (2, 1)  # of the engine run, and of the calibration beside it
 
 
 @dataclass(frozen=True)
@@ -50,11 +52,10 @@ class _Evidence:
     calibrations: list[EngineResult] = field(default_factory=list)
     runs: list[Run] = field(default_factory=list)
     lockstep: list[Lockstep] = field(default_factory=list)
-    probes: list[float] = field(default_factory=list)
 
 
 def validate_config(config: DictConfig) -> Validation:
-    """Calibrates and runs by turns, so that a drift of the machine touches both alike; then compares and reports.
+    """Runs engine and calibration by turns of a few steps, whatever slows the machine slows both; compares, reports.
 
     Ctrl-C ends it: what ran is kept in its folder. Raises InputError for what cannot run or tells too little.
     """
@@ -78,15 +79,22 @@ def validate_config(config: DictConfig) -> Validation:
 def _gather(repeats: int, calibrator: EngineRunner, runner: EngineRunner, folder: Path) -> _Evidence:
     evidence = _Evidence()
     for repeat in range(1, repeats + 1):
-        evidence.calibrations.append(_run(calibrator, f"calibration {repeat}"))
-        check_enough_steps(repeats * len(evidence.calibrations[0].works))  # now, not after minutes of engine runs
-        result = runner.run(f"engine run {repeat}")
+        result, calibration = _run_by_turns(runner, calibrator, f"engine run {repeat}")
+        if not result.interrupted:
+            check_enough_steps(repeats * len(calibration.works))  # now, not after minutes of further engine runs
         evidence.runs.append(result.records.write(folder / f"engine-{repeat}"))
         if result.interrupted:
             raise KeyboardInterrupt
-        evidence.probes += [reading.duration_ps for reading in result.probe_readings]
+        evidence.calibrations.append(calibration)
         evidence.lockstep.append(check_lockstep(evidence.runs[-1], result.log))
     return evidence
+
+
+def _run_by_turns(runner: EngineRunner, calibrator: EngineRunner, label: str) -> tuple[EngineResult, EngineResult]:
+    with progress_bar(label, runner.setup.experiment.trace.num_requests) as progress:
+        measured, calibration = runner.start(progress), calibrator.start(Silent())
+        interrupted = run_by_turns([measured.loop, calibration.loop], STEPS_A_TURN)
+    return measured.finish(interrupted), calibration.finish(interrupted)
 
 
 def _run(runner: EngineRunner, label: str) -> EngineResult:
@@ -99,11 +107,10 @@ def _run(runner: EngineRunner, label: str) -> EngineResult:
 def _conclude(evidence: _Evidence, calibrator: EngineRunner, runner: EngineRunner, folder: Path) -> dict[str, Any]:
     """Simulates with what the calibrations taught, and writes the comparison."""
     fit = fit_results(evidence.calibrations)
-    drift = _drift(evidence.probes, evidence.calibrations)
-    simulated = simulate_records(runner.setup.experiment.spanning(), fit.model(drift))
+    simulated = simulate_records(runner.setup.experiment.spanning(), fit.model())
     if simulated.summary["interrupted"]:
         raise KeyboardInterrupt
-    simulated.summary["calibration"] = _calibration_block(fit, drift, calibrator)
+    simulated.summary["calibration"] = _calibration_block(fit, calibrator)
     comparison = compare_runs(simulated.write(folder / "sim"), evidence.runs, _worst(evidence.lockstep))
     comparison["calibration"] = simulated.summary["calibration"]
     write_hardware_file(
@@ -121,12 +128,6 @@ def fit_results(results: Sequence[EngineResult]) -> Fit:
     """One fit over the steps of several engine runs."""
     works = [work for result in results for work in result.works]
     return fit_linear(works, np.concatenate([result.durations_s for result in results]))
-
-
-def _drift(probes: Sequence[float], calibrations: Sequence[EngineResult]) -> float:
-    """How much slower the fixed probe ran during the engine runs than during the calibrations; 1 if unknown."""
-    before = [reading.duration_ps for result in calibrations for reading in result.probe_readings]
-    return median(probes) / median(before) if probes and before else 1.0
 
 
 def _calibration_config(config: DictConfig) -> DictConfig:
@@ -152,7 +153,7 @@ def _worst(lockstep: Sequence[Lockstep]) -> Lockstep:
     return parted[0] if parted else Lockstep(sum(each.num_decisions for each in lockstep))
 
 
-def _calibration_block(fit: Fit, drift: float, calibrator: EngineRunner) -> dict[str, Any]:
+def _calibration_block(fit: Fit, calibrator: EngineRunner) -> dict[str, Any]:
     experiment = calibrator.setup.experiment
     return {
         "trace": experiment.trace.name,
@@ -160,7 +161,5 @@ def _calibration_block(fit: Fit, drift: float, calibrator: EngineRunner) -> dict
         "num_steps": fit.num_steps,
         "held_out_mape_ratio": fit.held_out_mape_ratio,
         "held_out_bias_ratio": fit.held_out_bias_ratio,
-        "drift_ratio": drift,
         "coefficients": fit.coefficients,
     }
-

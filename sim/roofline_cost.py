@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from core.errors import InputError
 from core.hardware import Hardware
 from core.model_shape import ModelShape
 from core.units import PS_PER_S, to_ps
@@ -13,10 +14,10 @@ from sim.cost_model import CostModel, StepWork, arithmetic_steps
 class RooflineCost(CostModel):
     """max(FLOP / (peak x MFU), bytes / (bandwidth x MBU)) for linear layers, prefill and decode attention; plus an overhead.
 
-    Formulas: 2 FLOP per active non-embedding parameter and token; 4 x layers x heads x head_dim FLOP per query-key pair; weights
-    read once a step, KV once per query group. MFU 0.5 and MBU 0.8 are usual on data-centre GPUs; `overhead_s` is launch and
-    scheduling (with CUDA graphs well under 1 ms). Coefficients are whole picoseconds, so a decode span (whose KV reads grow by
-    the batch each step) is an arithmetic progression. Raises InputError for shapes it cannot price.
+    Formulas: 2 FLOP per active non-embedding parameter and token; 2 x layers x heads x (query + value width) FLOP per query-key
+    pair; weights read once a step, KV once per query group. MFU 0.5 and MBU 0.8 are usual on data-centre GPUs; `overhead_s` is
+    launch and scheduling (with CUDA graphs well under 1 ms). Coefficients are whole picoseconds, so a decode span (whose KV
+    reads grow by the batch each step) is an arithmetic progression. Raises InputError for shapes it cannot price.
     """
 
     def __init__(
@@ -28,10 +29,16 @@ class RooflineCost(CostModel):
         mbu: float = 0.8,
         overhead_s: float = 0.0005,
     ) -> None:
+        if model.num_window_layers:
+            raise InputError(
+                f"cost=roofline cannot price {model.name}: a layer with a window of {model.window_tokens} tokens does not read "
+                f"the whole context; choose cost=linear, or a model without sliding windows"
+            )
         flops_per_s = hardware.bf16_flops * mfu
         bytes_per_s = hardware.hbm_bytes_per_s * mbu
         kv_bytes = model.kv_bytes_per_token()
-        pair_flops = 4 * model.num_layers * model.num_heads * model.head_dim
+        query_dim, value_dim = model.head_dim + model.rope_dim, model.value_dim or model.head_dim
+        pair_flops = 2 * model.num_layers * model.num_heads * (query_dim + value_dim)
         self._overhead_ps = to_ps(overhead_s)
         self._model = model
         self._bytes_per_s = bytes_per_s

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from core.errors import InputError
-from kvtwin.calibration import fit_linear, non_negative_least_squares, scaled
+from kvtwin.calibration import fit_linear, non_negative_least_squares
 from sim.cost_model import StepWork
 from sim.linear_cost import LinearCost
 
@@ -54,14 +54,6 @@ def test_noise_does_not_bias_the_sum():
     predicted = sum(fit.model().step_ps(work) / 1e12 for work in works)
     assert abs(predicted / noisy.sum() - 1) < 1e-3
     assert 0.03 < fit.held_out_mape_ratio < 0.2
-
-
-def test_scale_multiplies_every_step():
-    works = steps(100, seed=5)
-    fit = fit_linear(works, measured(works))
-    twice = LinearCost(**scaled(fit.coefficients, 2.0))
-    for work in works[:20]:
-        assert twice.step_ps(work) == pytest.approx(2 * fit.model().step_ps(work), rel=1e-6)
 
 
 def test_least_squares_stays_non_negative_and_equals_the_plain_solution_where_that_is_positive():

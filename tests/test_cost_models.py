@@ -152,7 +152,7 @@ def test_simulator_and_sizing_count_the_same_prefill(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["mistral_7b_v01", "gemma3_27b"])
 def test_sliding_windows_are_not_priced_as_full_attention(name: str) -> None:
-    """A layer whose window is 4096 tokens does not read 32,768. The model promises InputError for what it cannot price."""
+    """A window of 4096 tokens does not read 32,768. The model promises InputError for what it cannot price."""
     with pytest.raises(InputError, match="window"):
         roofline(name)
 

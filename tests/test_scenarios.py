@@ -216,7 +216,7 @@ class SecondBlockFirst(PriorityEviction):
 
 @pytest.mark.parametrize(("eviction", "hit"), [(LRU, 8), (FIFO, 0)])
 def test_scenario_28_tails_go_before_heads(eviction: type[EvictionPolicy], hit: int) -> None:
-    """A prompt of four blocks fills the pool; another needs two of them. FIFO takes the head: what is left is useless."""
+    """A prompt of four blocks fills the pool; another needs two. FIFO takes the head: what is left is useless."""
     ids = [[1, 2, 3, 4], [5, 6], [1, 2, 3, 4]]
     trace = trace_of([0, 10, 20], [16, 8, 16], [1, 1, 1], ids, hash_block_tokens=4)
     run = simulate(trace, Settings(num_blocks=4, block_size=4, eviction=eviction))
@@ -235,7 +235,7 @@ def test_scenario_28_a_gap_ends_the_hit() -> None:
 def num_hits(text: str, eviction: type[EvictionPolicy], capacity: int) -> int:
     """Hits of a cache of `capacity` objects on a sequence of them, a letter an object.
 
-    A letter is a prompt of one full block and one token more, whose block nobody caches: hence a block beside the cache.
+    A letter is a prompt of one full block and one token more, whose block nobody caches: hence one beside the cache.
     """
     ids = [[ord(letter), 1000 + place] for place, letter in enumerate(text)]
     num = len(text)

@@ -1,0 +1,366 @@
+"""Bad input: one clear line on standard error, a status that is not 0, nothing left behind, never a traceback."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from command import Kvtwin, in_folder, row, write_trace
+
+from core.errors import InputError
+from kvtwin.composition import compose_config
+from kvtwin.settings import check_settings
+
+
+@pytest.fixture
+def kvtwin(tmp_path, monkeypatch, capsys) -> Kvtwin:
+    return in_folder(tmp_path, monkeypatch, capsys)
+
+
+@pytest.fixture
+def refused(kvtwin):
+    """The one line that the command answers with, once it is seen to have left nothing."""
+
+    def run(*words: str) -> str:
+        before = set(Path().iterdir())
+        finished = kvtwin(*words)
+        assert finished.status == 2, finished
+        assert finished.out == ""
+        (line,) = finished.errors
+        assert set(Path().iterdir()) == before
+        return line.removeprefix("kvtwin: ")
+
+    return run
+
+
+@pytest.fixture
+def module(tmp_path):
+    """Writes a module of the user's own into the working folder; its name is the test's alone."""
+    written = []
+
+    def write(name: str, text: str) -> str:
+        (tmp_path / f"{name}.py").write_text(text)
+        written.append(name)
+        return name
+
+    yield write
+    for name in written:
+        sys.modules.pop(name, None)
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["simm"], "no verb 'simm': did you mean sim?"),
+        (["sim", "evicton=lru"], "evicton: no such key; did you mean eviction?"),
+        (["sim", "eviction=lrru"], "eviction=lrru: no such eviction; did you mean lru?"),
+        (["sim", "trace=chat_sampl"], "trace=chat_sampl: no such trace; did you mean chat_sample?"),
+        (["sim", "model=llama3_9b"], "model=llama3_9b: no such model; did you mean llama3_8b"),
+        (["sim", "pool=3"], "pool=3: no such pool; expected one of default"),
+        (["sim", "pool.num_blokcs=3"], "pool.num_blokcs: no such key; did you mean pool.num_blocks"),
+        (["sim", "+pool.num_blokcs=3"], "pool.num_blokcs: no such key; did you mean pool.num_blocks"),
+        (["sim", "+evicton=lru"], "evicton: no such key; did you mean eviction?"),
+        (["sim", "pool.num_blocks.x=3"], "pool.num_blocks.x: no such key"),
+        (["sim", "experiment=eviction_grid"], "experiment: nothing to replace, it has no default; expected +"),
+        (["sim", "+experiment=grid"], "experiment=grid: no such experiment; expected one of demo, eviction_grid"),
+        (["sim", "eviction=lru,fifo"], "eviction=lru,fifo: several values are a sweep; expected kvtwin sim -m"),
+        (["sim", "eviction=own"], "eviction._target_ is missing: expected a class of your own"),
+        (["sim", "nonsense"], "cannot read 'nonsense'; expected key=value"),
+        (["sim", "=3"], "cannot read '=3'; expected key=value"),
+        (["sim", "pool.num_blocks=[1"], "cannot read 'pool.num_blocks=[1'; expected key=value"),
+        (["sim", "--multrun"], "no option --multrun; did you mean --multirun"),
+        (["sim", "~eviction"], "configuration: Key 'eviction' is not in struct"),
+        (["sim", "model.num_layers=x"], "model.num_layers=x: expected int"),
+        (["sim", "+model.layers=3"], "model.layers: no such key; did you mean model.num_layers"),
+        (["size", "contxt=3"], "contxt: no such key; did you mean context?"),
+        (["size", "context=10000000"], "context_tokens=10000000: llama3_8b has 131072 positions"),
+        (["size", "model=llama3_405b"], "llama3_405b does not fit on h100_80gb with tensor_parallel=1"),
+        (["model", "fetch", "smollm2_135"], "model fetch smollm2_135: no real weights of it are known; did you mean"),
+        (["parity"], "usage: kvtwin parity LOG..."),
+        (["report"], "usage: kvtwin report RUN_FOLDER..."),
+        (["doctor", "now"], "doctor takes no arguments, got now"),
+    ],
+)
+def test_a_wrong_word_is_told_with_what_would_be_right(refused, words, line):
+    assert refused(*words).startswith(line)
+
+
+@pytest.mark.parametrize(
+    ("word", "expected"),
+    [
+        ("pool.num_blocks=abc", "a whole number of at least 1, auto or unbounded"),
+        ("pool.num_blocks=0", "a whole number of at least 1, auto or unbounded"),
+        ("pool.num_blocks=1.5", "a whole number of at least 1, auto or unbounded"),
+        ("pool.num_blocks=true", "a whole number of at least 1, auto or unbounded"),
+        ("pool.host_blocks=-1", "a whole number of at least 0"),
+        ("pool.block_size_tokens=0", "a whole number of at least 1"),
+        ("pool.free_order=newest", "one of unhashed_first, append_all"),
+        ("pool.leaf_first=true", "false: eviction from the leaves only is not built yet"),
+        ("seed=x", "a whole number of at least 0"),
+        ("decisions=some", "one of full, digest, off"),
+        ("fast_forward=maybe", "true or false"),
+        ("out=", "a folder, or null"),
+        ("name=../elsewhere", "the name of a folder under runs/"),
+        ("trace.length_scale=0", "a positive number such as 2, 0.5 or 1/32"),
+        ("trace.length_scale=1/0", "a positive number such as 2, 0.5 or 1/32"),
+        ("trace.rate_scale=-1", "a positive number such as 2, 0.5 or 1/32"),
+        ("trace.limit=0", "a whole number of at least 1, or null"),
+        ("trace.format=azur", "one of auto, kvtwin, azure, mooncake"),
+        ("trace.arrivals=poisson", "one of recorded, sequential, all_at_once, closed_loop"),
+        ("scheduler.max_num_seqs=0", "a whole number of at least 1"),
+        ("scheduler.chunked_prefill=7", "true or false"),
+        ("slo.ttft_s=0", "a number above 0, or null"),
+        ("cost.mfu=0", "a ratio in (0, 1]"),
+        ("cost.overhead_s=fast", "a number from 0 on"),
+    ],
+)
+def test_a_wrong_value_is_told_with_what_was_expected(word, expected):
+    with pytest.raises(InputError) as caught:
+        check_settings(compose_config("sim", [word]))
+    assert str(caught.value).partition(": ") == (word, ": ", f"expected {expected}")
+
+
+@pytest.mark.parametrize(
+    ("word", "expected"),
+    [
+        ("engine.threads=0", "a whole number of at least 1"),
+        ("engine.temperature=-1", "a number from 0 on"),
+        ("engine.clock=sun", "one of wall, cpu"),
+        ("engine.weights=fake", "one of auto, real, random"),
+        ("engine.pool_bytes=1GB", "a whole number of at least 1"),
+        ("validate.repeats=0", "a whole number of at least 1"),
+    ],
+)
+def test_so_are_the_engines(word, expected):
+    with pytest.raises(InputError) as caught:
+        check_settings(compose_config("validate", [word]))
+    assert str(caught.value) == f"{word}: expected {expected}"
+
+
+@pytest.mark.parametrize("verb", ["sim", "engine", "validate", "calibrate", "size"])
+def test_no_default_is_refused(verb):
+    check_settings(compose_config(verb, ()))
+
+
+def test_a_misspelt_key_in_an_experiment_file_is_told(refused, tmp_path):
+    experiment = tmp_path / "mine" / "experiment" / "typo.yaml"
+    experiment.parent.mkdir(parents=True)
+    experiment.write_text("# @package _global_\nscheduler: {max_num_seq: 3}\n")
+    line = refused("sim", "--config-dir", "mine", "+experiment=typo")
+    assert line.startswith("scheduler.max_num_seq: no such key; did you mean scheduler.max_num_seqs")
+
+
+def test_policies_check_their_own_parameters(refused):
+    assert refused("sim", "preemption.mode=foo") == "preemption.mode=foo: expected recompute or swap"
+    assert refused("sim", "admission.watermark=2").startswith("admission.watermark=2: expected a share of the pool")
+    assert refused("sim", "eviction.depth=2") == "eviction.depth: LRU has no such parameter; it takes none"
+
+
+ROWS = [
+    row(0),
+    row(1),
+    row(2, num_prompt_tokens="many"),
+    row(3, num_output_tokens=0),
+    '{"arrival_s": 4, "num_prompt_tokens": 4',
+    row(5, num_outptu_tokens=3),
+    row(6),
+]
+
+
+@pytest.mark.parametrize(
+    ("bad", "line"),
+    [
+        (2, "own.jsonl, line 2, column num_prompt_tokens: 'many'; expected a whole number from 1 to"),
+        (3, "own.jsonl, line 2, column num_output_tokens: 0; expected at least 1 output token"),
+        (4, "own.jsonl, line 2, column at character 40: "),
+        (5, "own.jsonl, line 2, column num_outptu_tokens: 3; expected a known key, such as num_output_tokens"),
+    ],
+)
+def test_a_malformed_row_is_told_by_line_and_column(refused, tmp_path, bad, line):
+    write_trace(tmp_path / "own.jsonl", [ROWS[bad]])
+    assert refused("sim", "trace=file", "trace.path=own.jsonl").startswith(line)
+
+
+def test_malformed_rows_can_be_left_out_and_are_counted_by_reason(kvtwin, tmp_path):
+    write_trace(tmp_path / "own.jsonl", ROWS)
+    finished = kvtwin("sim", "trace=file", "trace.path=own.jsonl", "trace.on_error=skip")
+    reasons = {"bad_value": 1, "malformed_row": 1, "unknown_key": 1, "zero_output": 1}
+    assert finished.status == 0
+    assert finished.summary["trace"]["num_dropped"] == reasons
+    assert finished.summary["trace"]["num_requests"] == 3
+    told = ", ".join(f"{num} {reason}" for reason, num in reasons.items())
+    assert finished.errors == [f"note: 4 rows of own were left out: {told}"]
+
+
+def test_a_trace_that_cannot_be_read_is_told(refused, tmp_path):
+    (tmp_path / "empty.jsonl").write_text("")
+    assert refused("sim", "trace=file") == "trace.path is missing: trace=file needs trace.path=FILE"
+    assert refused("sim", "trace=file", "trace.path=none.jsonl").startswith("none.jsonl: cannot be read")
+    assert refused("sim", "trace=file", "trace.path=empty.jsonl").startswith("empty.jsonl: format not recognised")
+
+
+def test_a_pool_that_no_request_fits_is_refused_and_one_that_some_fit_is_noted(refused, kvtwin, tmp_path):
+    write_trace(tmp_path / "own.jsonl", [row(0, 400), row(1, 40)])
+    own = ("sim", "trace=file", "trace.path=own.jsonl")
+    line = refused(*own, "pool.num_blocks=2")
+    assert line.startswith("none of the 2 requests can run: the first needs 26 blocks, the pool has 2")
+    line = refused(*own, "scheduler.max_model_len=10")
+    assert line.startswith("none of the 2 requests can run: the first has 405 tokens, the longest allowed")
+    some = kvtwin(*own, "pool.num_blocks=3")
+    assert some.status == 0
+    assert some.summary["metrics"]["outcomes"]["rejected"] == 1
+    assert some.errors[0].startswith("note: 1 of 2 requests were rejected")
+
+
+def test_a_model_that_leaves_no_room_for_kv_is_refused(refused):
+    line = refused("sim", "model=llama3_70b", "hardware=l4_24gb")
+    assert line.startswith("pool.num_blocks=auto: llama3_70b leaves no memory for KV on l4_24gb")
+
+
+def test_a_hardware_file_that_is_none_is_refused(refused, tmp_path):
+    (tmp_path / "own.yaml").write_text("name: mine\n")
+    (tmp_path / "odd.yaml").write_text("cost: {constant: 3}\n")
+    assert refused("sim", "cost=calibrated").startswith("cost.path is missing: expected a file that `kvtwin calibrate`")
+    assert refused("sim", "cost=calibrated", "cost.path=no.yaml").startswith("cost.path=no.yaml: No such file")
+    assert refused("sim", "cost=calibrated", "cost.path=own.yaml").startswith("cost.path=own.yaml: has no key `cost`")
+    assert "unexpected keyword argument 'constant'" in refused("sim", "cost=calibrated", "cost.path=odd.yaml")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "line"),
+    [
+        ("bad_import", "\nraise RuntimeError('boom')\n", "importing bad_import: RuntimeError: boom (bad_import.py, line 2,"),
+        ("bad_syntax", "class Mine(\n", "importing bad_syntax: SyntaxError: '(' was never closed (bad_syntax.py"),
+        ("needs_more", "import nothing_like_it\n", "needs_more needs nothing_like_it, not installed"),
+        ("has_another", "class Mien: pass\n", "has_another has no Mine; did you mean Mien?"),
+    ],
+)
+def test_a_plugin_that_cannot_be_imported_says_why(refused, module, name, text, line):
+    module(name, text)
+    target = f"eviction._target_={name}.Mine"
+    assert refused("sim", target).startswith(f"{target}: {line}")
+
+
+PLUGIN = """
+from kvtwin import EvictionPolicy, PriorityEviction
+
+class Stranger:
+    def __init__(self, env): ...
+
+class Abstract(EvictionPolicy):
+    def on_release(self, blocks): ...
+
+class Unmade(PriorityEviction):
+    def __init__(self, env, depth=1):
+        super().__init__(env)
+        self.depth = depth / 0
+    def priority(self, block): return 0.0
+
+class Raises(PriorityEviction):
+    def priority(self, block):
+        raise LookupError("no such block")
+"""
+
+
+@pytest.mark.parametrize(
+    ("target", "line"),
+    [
+        ("Stranger", "eviction: Stranger is no EvictionPolicy; expected a class derived from kvtwin.EvictionPolicy"),
+        ("Abstract", "eviction: Abstract does not define on_acquire, pop_victim, which every EvictionPolicy must"),
+        ("Unmade", "eviction: Unmade cannot be made: ZeroDivisionError: division by zero (own_plugin.py, line 13,"),
+        ("Unmade eviction.dept=3", "eviction.dept: Unmade has no such parameter; did you mean depth?"),
+    ],
+)
+def test_a_plugin_that_is_no_policy_is_refused(refused, module, target, line):
+    module("own_plugin", PLUGIN)
+    assert refused("sim", *f"eviction._target_=own_plugin.{target}".split()).startswith(line)
+
+
+def test_a_plugin_that_fails_in_the_midst_of_a_run_is_told_with_its_line(kvtwin, module):
+    module("own_plugin", PLUGIN)
+    finished = kvtwin("sim", "eviction._target_=own_plugin.Raises", "trace.limit=5")
+    assert (finished.status, finished.out) == (1, "")
+    (line,) = finished.errors
+    assert line.startswith("kvtwin: LookupError: no such block (own_plugin.py, line 18, in priority); KVTWIN_TRACE")
+    assert not Path("runs").exists()
+
+
+def test_the_traceback_is_there_for_who_wants_it(tmp_path, monkeypatch, capsys, module):
+    from kvtwin.app import main
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("KVTWIN_TRACEBACK", "1")
+    module("own_plugin", PLUGIN)
+    assert main(["sim", "eviction._target_=own_plugin.Raises", "trace.limit=5"]) == 1
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_a_run_never_overwrites_another(kvtwin, refused):
+    kvtwin("sim", "trace.limit=3", "out=mine")
+    line = refused("sim", "trace.limit=3", "out=mine")
+    assert line == "out=mine: the folder is not empty; expected a new one, so that no run is overwritten"
+
+
+def test_a_folder_that_cannot_be_made_is_told_before_the_run(refused, tmp_path):
+    (tmp_path / "file").write_text("")
+    assert refused("sim", "out=file").startswith("cannot make the run folder file: ")
+    assert refused("sim", "out=file/below").startswith("cannot make the run folder file/below: ")
+    (tmp_path / "runs").write_text("")
+    assert refused("sim").startswith("cannot make the run folder runs/sim: ")
+
+
+def test_a_damaged_decision_log_is_not_compared(kvtwin, tmp_path):
+    (tmp_path / "log.jsonl").write_text('{"config": {"policy": "fcfs"}, "requests": []}\n')
+    finished = kvtwin("parity", "log.jsonl", "absent.jsonl")
+    assert finished.status == 1
+    first, second = finished.out.splitlines()
+    assert first.startswith("log.jsonl: not compared (log.jsonl: not a complete log (KeyError: ")
+    assert second.startswith("absent.jsonl: not compared (absent.jsonl: No such file or directory")
+
+
+def test_a_report_of_what_is_no_run_is_refused(refused, tmp_path):
+    (tmp_path / "half").mkdir()
+    assert refused("report", "nowhere") == "no run folder at nowhere"
+    assert refused("report", "half") == "half is not a finished run: it has no summary.json"
+
+
+def test_a_missing_extra_is_told_with_what_to_install(refused, monkeypatch):
+    monkeypatch.setattr("kvtwin.failures.find_spec", lambda package: None)
+    assert refused("sim", "report=true") == "this needs plotly: pip install 'kvtwin[report]'"
+
+
+@pytest.mark.parametrize(
+    ("content", "line"),
+    [
+        (None, "engine.weights=real: no weights of smollm2_135m at hand; fetch them: kvtwin model fetch smollm2_135m"),
+        ("not weights", "cache/smollm2_135m/model.safetensors: damaged weights ("),
+    ],
+)
+def test_missing_or_damaged_weights_are_told(refused, tmp_path, monkeypatch, content, line):
+    pytest.importorskip("torch", reason="torch is in the extra `engine`")
+    monkeypatch.setenv("KVTWIN_CACHE", "cache")
+    (tmp_path / "cache").mkdir()
+    if content is not None:
+        (tmp_path / "cache" / "smollm2_135m").mkdir()
+        (tmp_path / "cache" / "smollm2_135m" / "model.safetensors").write_text(content)
+    assert refused("engine", "engine.weights=real", "trace.limit=2").startswith(line)
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["pool.num_blocks=unbounded"], "pool.num_blocks=unbounded: the engine's KV memory is finite"),
+        (["pool.num_blocks=1000000000000"], "pool.num_blocks=1000000000000, pool.host_blocks=0: no room for"),
+        (["engine.device=tpu"], "engine.device=tpu: torch has no such device here; expected auto, cpu or cuda"),
+        (["engine.weights=real"], "engine.weights=real: no weights of tiny at hand; known for smollm2_135m"),
+        (["engine.pool_bytes=10"], "engine.pool_bytes=10: one block takes"),
+        (["model=gemma2_9b"], "model=gemma2_9b: the engine runs decoders with full attention in every layer so far"),
+    ],
+)
+def test_the_engine_refuses_what_it_cannot_run(kvtwin, words, line):
+    pytest.importorskip("torch", reason="torch is in the extra `engine`")
+    finished = kvtwin("engine", "model=tiny", "trace.limit=2", "trace.length_scale=1/16", *words)
+    assert finished.status == 2
+    assert finished.errors[-1].startswith(f"kvtwin: {line}")
+    assert not Path("runs").exists()

@@ -46,6 +46,7 @@ class BlockPool:
         self.num_available = UNBOUNDED if num_blocks is None else num_blocks  # that `take` could return: FREE and CACHED
         self.num_referenced = 0
         self.num_cached = 0  # with content, and nobody references them
+        self._num_shared = 0  # references beyond the first
         self._num_evictable = 0  # held by the eviction policy: cached, and under APPEND_ALL also released without content
         self.num_evictions = 0
         self.blocks: list[Block] = []  # every block ever used, by id
@@ -87,12 +88,9 @@ class BlockPool:
             self._take_more(taken, num_blocks, incoming)
         for block in taken:
             block.ref_count = 1
-        self._reference(num_blocks)
-        return taken
-
-    def _reference(self, num_blocks: int) -> None:
         self.num_referenced += num_blocks
         self.num_available -= num_blocks
+        return taken
 
     def _take_more(self, taken: list[Block], num_blocks: int, incoming: Sequence[BlockKey | None]) -> None:
         """Adds to `taken`, where the free stack was too short: blocks never used before, then victims."""
@@ -132,20 +130,27 @@ class BlockPool:
             if block.ref_count == 0:
                 idle.append(block)
             block.ref_count += 1
+        self._num_shared += len(blocks) - len(idle)
         if idle:
             self.num_cached -= len(idle)
             self._num_evictable -= len(idle)
-            self._reference(len(idle))
+            self.num_referenced += len(idle)
+            self.num_available -= len(idle)
             self._eviction.on_acquire(idle)
+
+    def share(self, blocks: Sequence[Block]) -> None:
+        """One more reference to blocks that are referenced already: a sample starts from them."""
+        for block in blocks:
+            block.ref_count += 1
+        self._num_shared += len(blocks)
 
     def release(self, blocks: Sequence[Block], request_id: int) -> None:
         """Drops one reference each; `blocks` go leaf to root, so that a tail is reused, and evicted, before its beginning."""
-        for block in blocks:
-            block.ref_count -= 1
-        freed = [block for block in blocks if block.ref_count == 0]
+        freed = self._dereference(blocks)
         if not freed:
             return
-        self._reference(-len(freed))
+        self.num_referenced -= len(freed)
+        self.num_available += len(freed)
         self._log.blocks(Event.FREE, request_id, freed)
         hashed = [block for block in freed if block.key is not None] if len(self.index) else []
         self.num_cached += len(hashed)
@@ -156,6 +161,18 @@ class BlockPool:
         if freed:
             self._num_evictable += len(freed)
             self._eviction.on_release(freed)
+
+    def _dereference(self, blocks: Sequence[Block]) -> Sequence[Block]:
+        """Drops one reference each. Returns the blocks that have none left: all of them, where nothing is shared."""
+        if self._num_shared == 0:
+            for block in blocks:
+                block.ref_count = 0
+            return blocks
+        for block in blocks:
+            block.ref_count -= 1
+        freed = [block for block in blocks if block.ref_count == 0]
+        self._num_shared -= len(blocks) - len(freed)
+        return freed
 
     def register(self, blocks: Sequence[Block], keys: Sequence[BlockKey], request_id: int) -> None:
         """Publishes the content of referenced full blocks."""
@@ -193,6 +210,7 @@ class BlockPool:
         assert free | cached | referenced == used, f"lost blocks: {used - free - cached - referenced}"
         assert not (free & cached or free & referenced or cached & referenced), "a block is in two states"
         num_cached = sum(block.key is not None for block in evictable)
-        counts = (self._num_evictable, self.num_cached, self.num_referenced)
-        assert counts == (len(evictable), num_cached, len(referenced)), "counts are off"
+        num_shared = sum(references.values()) - len(references)
+        counts = (self._num_evictable, self.num_cached, self.num_referenced, self._num_shared)
+        assert counts == (len(evictable), num_cached, len(referenced), num_shared), "counts are off"
         assert all(block.key is None for block in self._free), "a free block still has content"

@@ -95,7 +95,8 @@ class BlockTables:
 
     @staticmethod
     def _group_key(group: int, key: BlockKey) -> BlockKey:
-        return (group, key) if group else key
+        """Of another length than a salted key, so that the two never meet."""
+        return ("group", group, key) if group else key
 
     def adopt(self, sequence: Sequence, hit: PrefixHit, readmission: bool) -> None:
         """Makes the hit the beginning of the sequence's (empty) tables."""
@@ -145,10 +146,9 @@ class BlockTables:
 
     def append_blocks(self, sequences: Collection[Sequence]) -> None:
         """Takes one block for each of them (in each group): their next token starts a new one."""
-        if len(self.groups) == 1:
-            owners = [sequence.request.request_id for sequence in sequences]
-        else:
-            owners = [sequence.request.request_id for sequence in sequences for _ in self.groups]
+        owners = [sequence.request.request_id for sequence in sequences]
+        if len(self.groups) > 1:
+            owners = [owner for owner in owners for _ in self.groups]
         blocks = iter(self.pool.take_for(owners))
         for sequence in sequences:
             for table in sequence.tables:
@@ -212,7 +212,7 @@ class BlockTables:
             copy = copies.get(table[index].block_id) if index < len(table) else None
             if copy is not None:
                 own, table[index] = table[index], self.pool.block(copy.source_id)
-                table[index].ref_count += 1  # from at least 1: the last sample to write does not copy
+                self.pool.share((table[index],))  # it has a reference left: the last sample to write does not copy
                 self.pool.release((own,), sequence.request.request_id)
                 plan.copies.remove(copy)
 
@@ -251,9 +251,7 @@ class BlockTables:
         """`sibling` shares the first `num_blocks` blocks of each of `lead`'s tables."""
         for source, target in zip(lead.tables, sibling.tables, strict=True):
             target[:] = source[:num_blocks]
-            for block in target:
-                if block is not None:
-                    block.ref_count += 1
+            self.pool.share([block for block in target if block is not None])
         sibling.num_registered = min(lead.num_registered, num_blocks)
 
     # ---- swap -----------------------------------------------------------------------------------------------------
@@ -366,9 +364,8 @@ class BlockTables:
             return entry
         assert entry.host_id is not None
         if entry.host_id in loaded:
-            block = loaded[entry.host_id]
-            block.ref_count += 1
-            return block
+            self.pool.share((loaded[entry.host_id],))
+            return loaded[entry.host_id]
         block = loaded[entry.host_id] = self.pool.take(1, request.request_id)[0]
         plan.swap_ins.append(BlockCopy(entry.host_id, block.block_id))
         return block

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Iterable
 from typing import Any
 
@@ -117,7 +116,7 @@ def gap_arrays(recorder: Recorder) -> Arrays:
     }
 
 
-def _ints(column: array[int]) -> Ints:
+def _ints(column: list[int]) -> Ints:
     return np.array(column, dtype=np.int64)
 
 
@@ -139,14 +138,14 @@ def _num_present(requests: Iterable[Request], at_ps: Ints) -> Ints:
     return np.asarray(num_arrived - np.searchsorted(finish_ps, at_ps, side="right"), dtype=np.int64)
 
 
-def _placed(plan_column: array[int], first: Ints, num_steps: int) -> Ints:
+def _placed(plan_column: list[int], first: Ints, num_steps: int) -> Ints:
     """What happened in the first step of each plan, 0 in the others, [num_steps]."""
     column = np.zeros(num_steps, dtype=np.int64)
     column[first] = _ints(plan_column)
     return column
 
 
-def _replaced(step_column: Ints, last: Ints, plan_column: array[int]) -> Ints:
+def _replaced(step_column: Ints, last: Ints, plan_column: list[int]) -> Ints:
     """The steps' own values, but for the last step of each plan the plan's, [num_steps]."""
     column = step_column.copy()
     column[last] = _ints(plan_column)

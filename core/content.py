@@ -82,7 +82,7 @@ class HashKeys(BlockKeys):
             part = self._hash_ids[index // self._parts] * self._parts + index % self._parts
         else:
             part = self._hash_ids[(index + 1) * self._span - 1]
-        return (self._salt, part) if self._salt else part
+        return ("salt", self._salt, part) if self._salt else part  # never the (group, key) of another KV group
 
     def for_sample(self, owner: int) -> BlockKeys:
         return HashKeys(

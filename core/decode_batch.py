@@ -81,6 +81,14 @@ class DecodeBatch:
         """Members whose next token fills its block."""
         return self._buckets[(self.clock + num_steps_ahead + 1) % self._block_size]
 
+    def num_quiet_steps(self, at_most: int) -> int:
+        """Upcoming steps, up to the first in which a member starts or fills a block."""
+        buckets, size, clock = self._buckets, self._block_size, self.clock
+        for num_steps in range(at_most):
+            if buckets[(clock + num_steps) % size] or buckets[(clock + num_steps + 1) % size]:
+                return num_steps
+        return at_most
+
     def steps_to_next_end(self) -> int:
         """Steps until the first member has all its outputs."""
         while self._ends:

@@ -1,18 +1,13 @@
-"""What happened, step by step and request by request, as flat arrays: the raw material of every metric."""
+"""What happened, step by step and request by request, as flat lists: the raw material of every metric."""
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from core.block_pool import BlockPool
 from core.plan import StepPlan
 from core.request import Request
-
-
-def _ints() -> array[int]:
-    return array("q")
 
 
 @dataclass(slots=True)
@@ -23,22 +18,22 @@ class Recorder:
     stored again. Only the gaps of sequences that sat out (preempted, passed over) are, in `late_gaps_ps`.
     """
 
-    plan_num_steps: array[int] = field(default_factory=_ints)
-    plan_start_ps: array[int] = field(default_factory=_ints)
-    plan_num_prefill_tokens: array[int] = field(default_factory=_ints)
-    plan_num_decodes: array[int] = field(default_factory=_ints)
-    plan_decode_context_tokens: array[int] = field(default_factory=_ints)  # of the plan's first step
-    plan_num_regular_gaps: array[int] = field(default_factory=_ints)
-    plan_num_lost_decodes: array[int] = field(default_factory=_ints)  # in the plan's last step
-    plan_num_running: array[int] = field(default_factory=_ints)
-    plan_num_preempted: array[int] = field(default_factory=_ints)
-    plan_num_swapped_blocks: array[int] = field(default_factory=_ints)
-    plan_referenced_blocks_after: array[int] = field(default_factory=_ints)  # when its ended sequences have freed theirs
-    plan_cached_blocks_after: array[int] = field(default_factory=_ints)
-    step_duration_ps: array[int] = field(default_factory=_ints)
-    step_referenced_blocks: array[int] = field(default_factory=_ints)
-    step_cached_blocks: array[int] = field(default_factory=_ints)
-    late_gaps_ps: array[int] = field(default_factory=_ints)
+    plan_num_steps: list[int] = field(default_factory=list)
+    plan_start_ps: list[int] = field(default_factory=list)
+    plan_num_prefill_tokens: list[int] = field(default_factory=list)
+    plan_num_decodes: list[int] = field(default_factory=list)
+    plan_decode_context_tokens: list[int] = field(default_factory=list)  # of the plan's first step
+    plan_num_regular_gaps: list[int] = field(default_factory=list)
+    plan_num_lost_decodes: list[int] = field(default_factory=list)  # in the plan's last step
+    plan_num_running: list[int] = field(default_factory=list)
+    plan_num_preempted: list[int] = field(default_factory=list)
+    plan_num_swapped_blocks: list[int] = field(default_factory=list)
+    plan_referenced_blocks_after: list[int] = field(default_factory=list)  # when its ended sequences have freed theirs
+    plan_cached_blocks_after: list[int] = field(default_factory=list)
+    step_duration_ps: list[int] = field(default_factory=list)
+    step_referenced_blocks: list[int] = field(default_factory=list)
+    step_cached_blocks: list[int] = field(default_factory=list)
+    late_gaps_ps: list[int] = field(default_factory=list)
     done: list[Request] = field(default_factory=list)
     num_swap_fallbacks: int = 0  # victims that were to be swapped but found no host room
     _num_preempted_before: int = 0  # in plans that had nothing to run: they belong to the next one
@@ -47,10 +42,10 @@ class Recorder:
         """Nothing is carried out, but requests may have been preempted."""
         self._num_preempted_before += len(plan.preempted)
 
-    def on_step(self, pool: BlockPool) -> None:
-        """A step has taken its blocks."""
-        self.step_referenced_blocks.append(pool.num_referenced)
-        self.step_cached_blocks.append(pool.num_cached)
+    def on_steps(self, pool: BlockPool, num_steps: int) -> None:
+        """So many steps began, and the first of them has taken its blocks; the others took none."""
+        self.step_referenced_blocks += [pool.num_referenced] * num_steps
+        self.step_cached_blocks += [pool.num_cached] * num_steps
 
     def on_plan(self, plan: StepPlan, durations_ps: Sequence[int], pool: BlockPool) -> None:
         """A plan was carried out, and what ended with it has freed its blocks."""

@@ -188,7 +188,7 @@ class Scheduler:
         if not self.config.single_steps:
             plan.max_steps = self._span_limit.num_steps(plan)
         self._in_flight = plan
-        self.recorder.on_step(self.tables.pool)
+        self.recorder.on_steps(self.tables.pool, 1)
         batch.clock += 1
 
     def _count_prefill(self, chunk: Chunk) -> None:
@@ -221,19 +221,26 @@ class Scheduler:
 
     def extend(self, plan: StepPlan, durations_ps: SequenceOf[int]) -> None:
         """Takes the blocks of the span's further steps, up to `len(durations_ps)` steps in all; idempotent."""
-        if len(durations_ps) <= plan.num_steps:
+        batch, num_steps, place = self.running.batch, len(durations_ps), plan.num_steps
+        if num_steps <= place:
             return
-        batch, recorder, pool = self.running.batch, self.recorder, self.tables.pool
-        start_ps = plan.now_ps + sum(durations_ps[: plan.num_steps])
-        for place in range(plan.num_steps, len(durations_ps)):
-            batch.num_emitted = batch.clock
-            self.now_ps = start_ps
-            self.log.step = plan.step + place
-            self._growth.decode_step()
-            recorder.on_step(pool)
-            batch.clock += 1
-            start_ps += durations_ps[place]
-        plan.num_steps = len(durations_ps)
+        start_ps = plan.now_ps + sum(durations_ps[:place])
+        while place < num_steps:
+            num_alike = batch.num_quiet_steps(num_steps - place)
+            if num_alike == 0:
+                num_alike = 1
+                batch.num_emitted = batch.clock
+                self.now_ps = start_ps
+                self.log.step = plan.step + place
+                self._growth.decode_step()
+            self.recorder.on_steps(self.tables.pool, num_alike)
+            batch.clock += num_alike
+            start_ps += sum(durations_ps[place : place + num_alike])
+            place += num_alike
+        batch.num_emitted = batch.clock - 1  # the last step is running now
+        self.now_ps = start_ps - durations_ps[-1]
+        self.log.step = plan.step + num_steps - 1
+        plan.num_steps = num_steps
 
     def commit(self, plan: StepPlan, result: StepResult) -> list[Request]:
         """The plan was carried out: tokens appear, sequences end and free their blocks. Returns the requests that are done."""

@@ -78,6 +78,8 @@ def _compared(path: Path, header: Fields, steps: list[Fields]) -> ParityResult:
         return ParityResult(
             path, num_compared, f"step {steps[num_compared]['t']}: expected, but nothing was left to do"
         )
+    if replay.is_unfinished:
+        return ParityResult(path, num_compared, f"the log ends after {num_compared} steps, but requests are unfinished")
     return ParityResult(path, num_compared, None)
 
 
@@ -148,6 +150,12 @@ class _Replay:
         return build_scheduler(
             scheduler_config, pool, factories, self._log, Recorder(), prefix_caching=config["enable_prefix_caching"]
         )
+
+    @property
+    def is_unfinished(self) -> bool:
+        scheduler = self._scheduler
+        num_to_come = len(self._header["requests"]) - len(self._requests)
+        return bool(num_to_come or scheduler.running or scheduler.waiting)
 
     def steps(self, at_most: int) -> Iterator[Fields]:
         last_arrival = max(request["arrive"] for request in self._header["requests"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 import resource
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -20,6 +21,7 @@ from kvtwin.experiment import Experiment
 from kvtwin.store import Run, write_run
 
 PACKAGES = ("kvtwin", "numpy", "simpy", "hydra-core", "torch", "triton")
+MAXRSS_UNIT_BYTES = 1 if sys.platform == "darwin" else 1024  # getrusage(2) of macOS and of Linux differ
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -83,7 +85,7 @@ def collect_records(
         "cost": {
             "wall_s": cost.wall_s,
             "cpu_s": cost.cpu_s,
-            "peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+            "peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * MAXRSS_UNIT_BYTES,
             "num_steps": len(recorder.step_duration_ps),
             "num_plans": len(recorder.plan_num_steps),
         },

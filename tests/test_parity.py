@@ -110,3 +110,11 @@ def test_a_step_that_should_not_be_there_is_found(tmp_path: Path) -> None:
     longer.write_text("\n".join([*lines, json.dumps(extra)]))
     result = check_log(longer)
     assert str(result.difference).startswith("step 999"), result.difference
+
+
+def test_a_log_cut_short_is_not_equal(tmp_path: Path) -> None:
+    lines = (BUNDLED / "a_plain.jsonl").read_text().splitlines()
+    cut = tmp_path / "cut.jsonl"
+    cut.write_text("\n".join(lines[:10]))
+    result = check_log(cut)
+    assert result.difference == "the log ends after 9 steps, but requests are unfinished"

@@ -144,10 +144,15 @@ def test_the_message_names_the_place_and_both_texts():
 def test_a_sample_swapped_out_in_the_step_of_its_copy_on_write():
     """The copy was planned but not made: what goes to the host is the block it was to be copied from."""
     setup = EngineSetup(replace(SWAPPING, num_blocks=14))
-    for arrival_s in (0.026, 0.028, 0.030):
-        trace = trace_of([0, arrival_s], [14, 6], [40, 6], num_samples=[1, 3])
+    num_met = 0
+    for arrival_ms in range(10, 60):  # some of these arrivals make copy and swap fall into one step
+        trace = trace_of([0, arrival_ms / 1000], [14, 6], [40, 6], num_samples=[1, 3])
         run = run_trace(trace, setup)
         rows = run.scheduler.log.rows()
         steps = [set(rows[rows[:, 1] == event, 0].tolist()) for event in (Event.COPY, Event.SWAP_OUT)]
-        assert set.intersection(*steps)
-        assert_lockstep(trace, setup, run)
+        if set.intersection(*steps):
+            assert_lockstep(trace, setup, run)
+            num_met += 1
+        if num_met == 2:
+            return
+    pytest.fail("no arrival made a copy and a swap fall into one step")

@@ -19,9 +19,11 @@ pytest.importorskip("plotly", reason="plotly is in the extra `report`")
 from core.decision_log import DecisionLog
 from kvtwin import engine_runs, validating
 from kvtwin.api import compose
-from kvtwin.engine_runs import load_engine_run
+from kvtwin.engine_runs import EngineResult, load_engine_run
 from kvtwin.replaying import check_lockstep
+from kvtwin.simulating import load_calibrated
 from kvtwin.store import Run
+from sim.cost_model import StepWork
 
 TINY = ("model=tiny", "engine.weights=random", "engine.dtype=float32")
 SMALL = ("trace.limit=30", "trace.length_scale=1/16", "trace.rate_scale=100")
@@ -87,17 +89,23 @@ class Recorded(NamedTuple):
     run: Run
     log: DecisionLog
 
-    def rewrite(self, change) -> None:
-        """Puts `change(rows)` in place of the recorded inputs."""
+    def rewrite(self, change) -> Recorded:
+        """The same with `change(rows)` in place of the recorded inputs."""
         path = self.run.folder / "inputs.jsonl.gz"
         rows = [json.loads(line) for line in gzip.decompress(path.read_bytes()).splitlines()]
         path.write_bytes(gzip.compress("\n".join(json.dumps(row) for row in change(rows)).encode()))
+        return self
 
 
-def record(folder: Path) -> Recorded:
+@pytest.fixture(scope="module")
+def engine_result() -> EngineResult:
     config, _ = compose("engine", "chat_sample", [*TINY, *PRESSED], {})
-    result = load_engine_run(config).run()
-    return Recorded(result.records.write(folder), result.log)
+    return load_engine_run(config).run()
+
+
+@pytest.fixture
+def recorded(engine_result, tmp_path) -> Recorded:
+    return Recorded(engine_result.records.write(tmp_path / "run"), engine_result.log)
 
 
 def end_a_step_before_its_arrival(rows: list[dict]) -> list[dict]:
@@ -109,11 +117,8 @@ def end_a_step_before_its_arrival(rows: list[dict]) -> list[dict]:
     raise AssertionError("no request came in the midst of a step")
 
 
-def test_a_duration_moved_over_an_arrival_is_found_out(tmp_path):
-    recorded = record(tmp_path / "run")
-    assert check_lockstep(*recorded).first_difference is None
-    recorded.rewrite(end_a_step_before_its_arrival)
-    told = check_lockstep(*recorded).first_difference
+def test_a_duration_moved_over_an_arrival_is_found_out(recorded):
+    told = check_lockstep(*recorded.rewrite(end_a_step_before_its_arrival)).first_difference
     assert told.startswith("decision ")
     engine, simulator = told.split("  simulator:")
     assert "  engine:" in engine
@@ -136,8 +141,7 @@ class OneBlockOff(DecisionLog):
         return len(self._rows)
 
 
-def test_one_changed_decision_or_one_arrival_too_many_is_found_out(tmp_path):
-    recorded = record(tmp_path / "run")
+def test_one_changed_decision_or_one_arrival_too_many_is_found_out(recorded):
     assert check_lockstep(recorded.run, OneBlockOff(recorded.log)).first_difference.startswith("decision 100\n")
     recorded.rewrite(lambda rows: [*rows, {"input": "arrive", "time_ps": 10**18, "request": 29}])
     told = check_lockstep(*recorded).first_difference
@@ -146,9 +150,7 @@ def test_one_changed_decision_or_one_arrival_too_many_is_found_out(tmp_path):
 
 def test_decisions_that_differ_end_a_validation_with_both_contexts_and_status_1(kvtwin, monkeypatch):
     def tampered(run: Run, log: DecisionLog):
-        recorded = Recorded(run, log)
-        recorded.rewrite(end_a_step_before_its_arrival)
-        return check_lockstep(*recorded)
+        return check_lockstep(*Recorded(run, log).rewrite(end_a_step_before_its_arrival))
 
     monkeypatch.setattr(validating, "check_lockstep", tampered)
     finished = kvtwin("validate", *TINY, *PRESSED, CALIBRATION, "validate.repeats=1", "report=false", "out=run")
@@ -171,11 +173,11 @@ def test_a_second_run_finds_nothing_of_the_first_in_the_cache(tmp_path):
 
 
 def test_calibrate_writes_a_file_that_the_simulator_reads(kvtwin):
-    finished = kvtwin("calibrate", *TINY, "trace.limit=10", "hardware_file=mine.yaml")
+    finished = kvtwin("calibrate", *TINY, "trace.limit=20", "trace.length_scale=1/16", "hardware_file=mine.yaml")
     assert finished.status == 0, finished
     assert finished.out.strip().endswith("mine.yaml")
-    assert kvtwin("sim", "cost=calibrated", "cost.path=mine.yaml", "trace.limit=5").status == 0
-    refused = kvtwin("calibrate", *TINY, "trace.limit=1", "hardware_file=none.yaml")
+    assert load_calibrated("mine.yaml").step_ps(StepWork(0, num_decodes=2, decode_context_tokens=40)) > 0
+    refused = kvtwin("calibrate", *TINY, "trace.limit=1", "trace.length_scale=1/16", "hardware_file=none.yaml")
     assert refused.status == 2
     assert refused.errors[-1].startswith("kvtwin: calibration sees ")
     assert not Path("none.yaml").exists()

@@ -71,7 +71,7 @@ class Admissions:
         swapped = request.swapped.sequences
         restoration = tables.find_swapped(request)
         needed = num_full = restoration.num_blocks
-        news = []
+        news: list[int] = []
         for sequence, num_computed, restored in zip(swapped, restoration.num_computed, restoration.tables, strict=True):
             num_new = first_chunk(sequence, num_computed, budget - sum(news), rules)
             if num_new == 0:

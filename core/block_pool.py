@@ -27,8 +27,9 @@ class OutOfBlocksError(RuntimeError):
 class BlockPool:
     """Blocks are FREE (no content), CACHED (content, unreferenced, evictable) or REFERENCED.
 
-    Block objects are made when first used, so an idle pool costs nothing, and `num_blocks=None` is unbounded. Ids count from
-    `first_block_id`. Taking prefers FREE blocks; then the eviction policy names a CACHED one, which loses its content.
+    Block objects are made when first used, so an idle pool costs nothing, and `num_blocks=None` is unbounded. Ids count
+    from `first_block_id`. Taking prefers FREE blocks; then the eviction policy names a CACHED one, which loses its
+    content.
     """
 
     def __init__(
@@ -43,11 +44,11 @@ class BlockPool:
         self.num_blocks = num_blocks
         self.first_block_id = first_block_id
         self.index = index
-        self.num_available = UNBOUNDED if num_blocks is None else num_blocks  # that `take` could return: FREE and CACHED
+        self.num_available = UNBOUNDED if num_blocks is None else num_blocks  # FREE and CACHED: what `take` can return
         self.num_referenced = 0
         self.num_cached = 0  # with content, and nobody references them
         self._num_shared = 0  # references beyond the first
-        self._num_evictable = 0  # held by the eviction policy: cached, and under APPEND_ALL also released without content
+        self._num_evictable = 0  # held by the eviction policy: cached ones, and under APPEND_ALL all released ones
         self.num_evictions = 0
         self.blocks: list[Block] = []  # every block ever used, by id
         self._eviction = eviction
@@ -145,7 +146,7 @@ class BlockPool:
         self._num_shared += len(blocks)
 
     def release(self, blocks: Sequence[Block], request_id: int) -> None:
-        """Drops one reference each; `blocks` go leaf to root, so that a tail is reused, and evicted, before its beginning."""
+        """Drops one reference each. `blocks` go leaf to root, so that a tail is reused and evicted before its root."""
         freed = self._dereference(blocks)
         if not freed:
             return
@@ -194,13 +195,15 @@ class BlockPool:
         return [block.block_id for block in reversed(self._free)] + list(fresh) + cached
 
     def check_integrity(self, tables: Iterable[Sequence[Block]]) -> None:
-        """Proves that the states partition the pool and that reference counts equal the block tables. O(pool): for tests."""
+        """Proves that the states partition the pool and that counts equal the block tables. O(pool): for tests."""
         references: dict[int, int] = {}
         for table in tables:
             for block in table:
                 references[block.block_id] = references.get(block.block_id, 0) + 1
         for block in self.blocks:
-            assert block.ref_count == references.get(block.block_id, 0), f"block {block.block_id}: wrong reference count"
+            assert block.ref_count == references.get(block.block_id, 0), (
+                f"block {block.block_id}: wrong reference count"
+            )
         free = {block.block_id for block in self._free}
         evictable = self._eviction.eviction_order()
         cached = {block.block_id for block in evictable}
@@ -208,7 +211,8 @@ class BlockPool:
         used = {block.block_id for block in self.blocks}
         assert len(free) == len(self._free), "a block is free twice"
         assert free | cached | referenced == used, f"lost blocks: {used - free - cached - referenced}"
-        assert not (free & cached or free & referenced or cached & referenced), "a block is in two states"
+        in_two_states = free & cached | free & referenced | cached & referenced
+        assert not in_two_states, f"blocks in two states: {in_two_states}"
         num_cached = sum(block.key is not None for block in evictable)
         num_shared = sum(references.values()) - len(references)
         counts = (self._num_evictable, self.num_cached, self.num_referenced, self._num_shared)

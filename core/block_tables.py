@@ -29,11 +29,13 @@ NO_HIT = PrefixHit(0, [], 0)
 
 @dataclass(slots=True)
 class Restoration:
-    """How a swapped-out request would come back: per sequence its tables, resident blocks to adopt, host copies to load."""
+    """How a swapped-out request would come back: per sequence its tables, of resident blocks and host copies."""
 
     num_computed: list[int]
     tables: list[list[list[Block | SwappedBlock | None]]]
-    num_blocks: int = 0  # that it uses up: loads, adopted idle blocks, copies of tails that several samples will write to
+    num_blocks: int = (
+        0  # that it uses up: loads, adopted idle blocks, copies of tails that several samples will write to
+    )
 
 
 class BlockTables:
@@ -89,14 +91,14 @@ class BlockTables:
         tables: list[list[Block | None]] = []
         for group, blocks in zip(self.groups, found, strict=True):
             num_expired = group.num_expired_blocks(num_tokens, self.block_size)
-            tables.append([None] * min(num_expired, num_hits) + blocks[num_expired:num_hits])
+            expired: list[Block | None] = [None] * min(num_expired, num_hits)
+            tables.append(expired + blocks[num_expired:num_hits])
         idle = {b.block_id for table in tables for b in table if b is not None and b.ref_count == 0}
         return PrefixHit(num_tokens, tables, len(idle))
 
     @staticmethod
     def _group_key(group: int, key: BlockKey) -> BlockKey:
-        """Of another length than a salted key, so that the two never meet."""
-        return ("group", group, key) if group else key
+        return (group, key) if group else key
 
     def adopt(self, sequence: Sequence, hit: PrefixHit, readmission: bool) -> None:
         """Makes the hit the beginning of the sequence's (empty) tables."""
@@ -112,12 +114,12 @@ class BlockTables:
     # ---- growth ---------------------------------------------------------------------------------------------------
 
     def num_needed(self, sequence: Sequence, num_new: int, num_computed: int, num_held_blocks: int) -> int:
-        """Blocks to take so that `num_new` tokens after `num_computed` have room, given what each table holds already."""
+        """Blocks to take so that `num_new` tokens after `num_computed` have room, given what each table holds."""
         target = self._allocation.target_blocks(sequence.request, num_computed + num_new)
         return max(target - num_held_blocks, 0) * len(self.groups) + self._num_shared_tails(sequence, num_computed)
 
     def num_needed_for_all(self, sequence: Sequence, num_held_blocks: int) -> int:
-        """Blocks to take for all known tokens; a window group never holds more than its window and one step's tokens."""
+        """Blocks to take for all known tokens; a window group never holds more than `most_window_blocks`."""
         target = self._allocation.target_blocks(sequence.request, sequence.num_known)
         total = 0
         for group in self.groups:
@@ -132,7 +134,7 @@ class BlockTables:
         return -(-(window_tokens - 1 + self._max_batch_tokens) // self.block_size) + 1
 
     def grow(self, sequence: Sequence, num_new: int, plan: StepPlan) -> None:
-        """Takes the blocks for the next `num_new` tokens, copying a shared tail first. The caller has checked the room."""
+        """Takes the blocks for the next `num_new` tokens, copying a shared tail first. There must be room."""
         num_computed = sequence.num_computed
         request = sequence.request
         if self._num_shared_tails(sequence, num_computed):
@@ -188,7 +190,8 @@ class BlockTables:
         sequence.num_registered = last
 
     def undo_step(self, request: Request, plan: StepPlan, keep_registrations: bool) -> None:
-        """Takes back what the step being planned did for a request that will not run in it (it is not running any more).
+        """Takes back what the step being planned did for a request that will not run in it (it is not running any
+        more).
 
         That is, registrations of blocks whose KV will not be computed (vLLM 0.33 keeps those), and copies-on-write: its
         samples share the tails again. Its new blocks go with its tables.
@@ -257,9 +260,10 @@ class BlockTables:
     # ---- swap -----------------------------------------------------------------------------------------------------
 
     def swap_out(self, request: Request, plan: StepPlan) -> SwappedKV | None:
-        """Plans the copies to the host; None, and nothing changed, where the host has no room. The caller releases the tables.
+        """Plans the copies to the host; None, and nothing changed, where the host has no room.
 
-        Only blocks that nobody else references move; of shared ones only the key is kept.
+        Only blocks that nobody else references move; of shared ones only the key is kept. Releasing the tables is the
+        caller's part.
         """
         started = [sequence for sequence in request.live if sequence.stored_computed]
         kept = [[self._with_kv(sequence, table) for table in sequence.tables] for sequence in started]
@@ -268,18 +272,17 @@ class BlockTables:
         if len(moving) > self.host.num_available:
             return None
         host_ids = {block: self.host.take() for block in moving}
-        filled_from = {copy.target_id: copy.source_id for copy in plan.copies}  # swap-outs precede this step's copies
-        plan.swap_outs.extend(
-            BlockCopy(filled_from.get(block.block_id, block.block_id), host_id) for block, host_id in host_ids.items()
-        )
+        plan.swap_outs.extend(BlockCopy(block.block_id, host_id) for block, host_id in host_ids.items())
         self._log.blocks(Event.SWAP_OUT, request.request_id, moving)
         num_computed = [sequence.stored_computed for sequence in started]
         swapped = SwappedKV(started, num_computed, host_ids=list(host_ids.values()))
         for tables in kept:
-            swapped.tables.append(
-                [[block and SwappedBlock(host_ids.get(block), block.key) for block in table] for table in tables]
-            )
+            swapped.tables.append([[self._swapped(block, host_ids) for block in table] for table in tables])
         return swapped
+
+    @staticmethod
+    def _swapped(block: Block | None, host_ids: dict[Block, int]) -> SwappedBlock | None:
+        return None if block is None else SwappedBlock(host_ids.get(block), block.key)
 
     def _with_kv(self, sequence: Sequence, table: list[Block]) -> list[Block]:
         return table[: -(-sequence.num_computed // self.block_size)]
@@ -287,7 +290,8 @@ class BlockTables:
     def find_swapped(self, request: Request) -> Restoration:
         """How the request would come back now: what is still resident is adopted, the rest loaded. Changes nothing.
 
-        A shared block that was left behind and has been evicted since ends the restored prefix there: the rest is recomputed.
+        A shared block that was left behind and has been evicted since ends the restored prefix there: the rest is
+        recomputed.
         """
         assert request.swapped is not None
         found = Restoration([], [])

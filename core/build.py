@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 from core.block_pool import BlockPool, FreeOrder
 from core.block_tables import BlockTables
@@ -52,10 +51,10 @@ class PolicyFactories:
 class _Clock:
     """Lets policies ask the scheduler for the time before the scheduler exists."""
 
-    scheduler: Any = field(default=None)
+    scheduler: Scheduler | None = None
 
     def now(self) -> int:
-        return 0 if self.scheduler is None else int(self.scheduler.now_ps)
+        return 0 if self.scheduler is None else self.scheduler.now_ps
 
 
 def build_scheduler(
@@ -79,9 +78,7 @@ def build_scheduler(
         factories.admission(env),
         (eviction, allocation),
     )
-    blocks = BlockPool(
-        pool.num_blocks, eviction, log, HashIndex(), FreeOrder(pool.free_order), pool.first_block_id
-    )
+    blocks = BlockPool(pool.num_blocks, eviction, log, HashIndex(), FreeOrder(pool.free_order), pool.first_block_id)
     tables = BlockTables(
         blocks,
         eviction,
@@ -93,5 +90,5 @@ def build_scheduler(
         prefix_caching,
         config.max_batch_tokens,
     )
-    clock.scheduler = Scheduler(config, tables, policies, log, recorder)
-    return clock.scheduler
+    scheduler = clock.scheduler = Scheduler(config, tables, policies, log, recorder)
+    return scheduler

@@ -1,4 +1,4 @@
-"""A run's records as columns: the arrays of `requests.npz`, `steps.npz` and `gaps.npz`. Times leave picoseconds here."""
+"""A run's records as columns: the arrays of `requests.npz`, `steps.npz` and `gaps.npz`; picoseconds end here."""
 
 from __future__ import annotations
 

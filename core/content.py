@@ -1,4 +1,4 @@
-"""Block keys: which full blocks of two sequences hold the same KV. Decisions need no tokens, only equality of content."""
+"""Block keys: which full blocks hold the same KV. Decisions need no tokens, only equality of content."""
 
 from __future__ import annotations
 
@@ -58,7 +58,13 @@ class HashKeys(BlockKeys):
     """
 
     def __init__(
-        self, owner: int, hash_ids: Sequence[int], hash_block_tokens: int, block_size: int, num_prompt_tokens: int, salt: int = 0
+        self,
+        owner: int,
+        hash_ids: Sequence[int],
+        hash_block_tokens: int,
+        block_size: int,
+        num_prompt_tokens: int,
+        salt: int = 0,
     ) -> None:
         self._owner = owner
         self._hash_ids = hash_ids
@@ -96,7 +102,9 @@ class TokenKeys(BlockKeys):
     `tokens` are the prompt and as much of the output as is known; blocks beyond are private.
     """
 
-    def __init__(self, owner: int, tokens: Iterable[int], block_size: int, num_prompt_tokens: int, salt: int = 0) -> None:
+    def __init__(
+        self, owner: int, tokens: Iterable[int], block_size: int, num_prompt_tokens: int, salt: int = 0
+    ) -> None:
         self._owner = owner
         self._tokens = array("q", tokens)
         self._block_size = block_size

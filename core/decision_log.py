@@ -1,7 +1,7 @@
 """The append-only log of what was decided: digest, first difference, and the readable form.
 
-An event is (step, event, request, block); for events without a block the last column is a count of tokens. Runs of blocks are
-stored with one head, so a thousand-block prompt costs one head and a thousand ids.
+An event is (step, event, request, block); for events without a block the last column is a count of tokens. Runs of
+blocks are stored with one head, so a thousand-block prompt costs one head and a thousand ids.
 """
 
 from __future__ import annotations
@@ -62,13 +62,15 @@ class Difference:
     right: list[Decision]
 
     def __str__(self) -> str:
-        sides = (f"  {name}:\n" + "\n".join(f"    {d}" for d in rows) for name, rows in (("left", self.left), ("right", self.right)))
+        sides = (
+            f"  {name}:\n" + "\n".join(f"    {d}" for d in rows)
+            for name, rows in (("left", self.left), ("right", self.right))
+        )
         return f"first difference at decision {self.position}\n" + "\n".join(sides)
 
 
 class DecisionLog:
-    """Kept in flat lists of integers that exist anyway: a few tens of nanoseconds a block. `keep_keys` also stores block keys,
-    for parity."""
+    """Kept in flat lists of integers: a few tens of nanoseconds a block. `keep_keys` also stores block keys."""
 
     def __init__(self, keep_keys: bool = False) -> None:
         self.step = 0

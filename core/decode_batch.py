@@ -10,8 +10,9 @@ from core.request import Sequence
 class DecodeBatch:
     """Members advance together: `clock` counts their scheduled steps, and a member's KV length is `clock + offset`.
 
-    Members that need a new block in the same step share a bucket (KV length modulo block size), each bucket in running order.
-    Ends are a heap with lazy deletion. Joining and leaving cost O(log n), a step costs the members that cross a block boundary.
+    Members that need a new block in the same step share a bucket (KV length modulo block size), each bucket in running
+    order. Ends are a heap with lazy deletion. Joining and leaving cost O(log n), a step costs the members that cross a
+    block boundary.
     """
 
     def __init__(self, block_size: int) -> None:
@@ -40,7 +41,7 @@ class DecodeBatch:
         self._enter(sequence)
 
     def leave(self, sequence: Sequence) -> None:
-        """Writes the member's lengths back into it. While a step runs, its token of that step does not count as known."""
+        """Writes the member's lengths back into it; the token of a step that still runs is not known."""
         known, computed = sequence.num_known, sequence.num_computed
         del self.members[sequence.rank]
         del self._bucket(sequence)[sequence.rank]
@@ -74,7 +75,7 @@ class DecodeBatch:
         return request.num_prompt_tokens + request.num_output_tokens - 1 - sequence.offset
 
     def crossing(self, num_steps_ahead: int = 0) -> dict[int, Sequence]:
-        """Members whose next token (or the one `num_steps_ahead` later) starts a new block, by rank in running order."""
+        """Members whose next token (or the one `num_steps_ahead` later) starts a block, by rank in running order."""
         return self._buckets[(self.clock + num_steps_ahead) % self._block_size]
 
     def filling(self, num_steps_ahead: int = 0) -> dict[int, Sequence]:

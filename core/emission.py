@@ -40,7 +40,7 @@ class Emission:
         return ended
 
     def _end_prefill(self, lead: Sequence, stopped: frozenset[int], now_ps: int) -> list[Sequence]:
-        """A prefill is complete: it samples a token, and so do the samples that share a fresh prompt. Returns those that end."""
+        """A complete prefill samples a token, as do the samples that share a fresh prompt. Returns those that end."""
         request = lead.request
         if request.first_token_ps < 0:
             request.first_token_ps = now_ps
@@ -57,7 +57,7 @@ class Emission:
         return ended
 
     def _fork(self, lead: Sequence) -> list[Sequence]:
-        """Starts the samples that waited for the prompt: they share its blocks, all of them while nothing was sampled yet."""
+        """Starts the samples that waited for the prompt. They share its blocks; the partial one only when fresh."""
         request = lead.request
         siblings = [sequence for sequence in request.live if sequence.rank < 0]
         size = self._tables.block_size

@@ -13,7 +13,8 @@ from core.running import RunningRequests
 
 
 class Growth:
-    """Two forms of one rule. Where everything fits, only the sequences that need a block are touched; else `_by_rule` walks all.
+    """Two forms of one rule. Where everything fits, only the sequences that need a block are touched; else `_by_rule`
+    walks all.
 
     Which form runs depends on the state alone, so spans and single steps take the same blocks in the same order.
     """
@@ -45,7 +46,7 @@ class Growth:
     # ---- where everything fits ------------------------------------------------------------------------------------
 
     def _fitting_chunks(self, rules: BatchRules) -> list[Chunk] | None:
-        """The prefills' chunks if every decode gets its token and all blocks are there; None if the rule must be walked."""
+        """The prefills' chunks if every decode gets its token and all blocks are there; else None: walk the rule."""
         running, tables = self._running, self._tables
         if running.late or running.has_shared_tails or tables.is_windowed:
             return None
@@ -117,7 +118,7 @@ class Growth:
         return num_needed <= self._tables.pool.num_available
 
     def _make_room(self, sequence: Sequence, num_new: int, plan: StepPlan, scheduled: dict[int, int]) -> int:
-        """Preempts until the sequence fits, is a victim itself, or the policy names nobody. Returns the tokens given back."""
+        """Preempts until the sequence fits, is a victim itself, or nobody is named. Returns the tokens given back."""
         request = sequence.request
         given_back = 0
         if self._tables.is_windowed:
@@ -156,8 +157,8 @@ def limited(num_tokens: int, rules: BatchRules) -> int:
 def first_chunk(sequence: Sequence, num_computed: int, budget: int, rules: BatchRules) -> int:
     """Tokens of a new admission's first chunk; 0 where it may not start in this step.
 
-    A text longer than a whole step's budget is split even if prompts are not: only a preempted request has one, and it could
-    never come back otherwise.
+    A text longer than a whole step's budget is split even if prompts are not: only a preempted request has one, and it
+    could never come back otherwise.
     """
     num_new = limited(sequence.num_known - num_computed, rules)
     if num_new > budget and not rules.split_prompts and sequence.num_known <= rules.budget_tokens:

@@ -1,8 +1,8 @@
 """Everything a policy author needs: what a policy is told, what it sees, what it answers.
 
-A policy is built as `Policy(env, **params)`, owns its data structures and never looks into another object's. It sees blocks,
-never tokens, and knows no clock but `env.now()`. The same object decides in the simulator and in the engine. A hook left as it
-is costs nothing.
+A policy is built as `Policy(env, **params)`, owns its data structures and never looks into another object's. It sees
+blocks, never tokens, and knows no clock but `env.now()`. The same object decides in the simulator and in the engine. A
+hook left as it is costs nothing.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ BlockKey = Hashable
 
 @dataclass(slots=True, eq=False)
 class Block:
-    """One block of KV memory. Policies read it, and may keep scratch data in `link`; all other fields are the pool's."""
+    """One block of KV memory. Policies read it, and may keep scratch data in `link`; the rest is the pool's."""
 
     block_id: int
     ref_count: int = 0
@@ -35,8 +35,8 @@ class Block:
 class PolicyEnv:
     """What every policy may know of the world it runs in.
 
-    `now()` is the time of the decision being made, in integer picoseconds; `num_blocks` is None for an unbounded pool; `seed`
-    is the run's, for policies that draw random numbers.
+    `now()` is the time of the decision being made, in integer picoseconds; `num_blocks` is None for an unbounded pool;
+    `seed` is the run's, for policies that draw random numbers.
     """
 
     now: Callable[[], int]
@@ -52,7 +52,7 @@ class Change(NamedTuple):
     time_ps: int | None = None
 
 
-class Policy(ABC):
+class Policy(ABC):  # noqa: B024 - each kind of policy adds its own abstract methods
     """Base of every policy. `clairvoyant` ones use knowledge of the future, say so, and are refused unless named."""
 
     clairvoyant: ClassVar[bool] = False
@@ -68,8 +68,8 @@ class Policy(ABC):
 class EvictionPolicy(Policy):
     """Orders the cached blocks that no request references, and names the next one to lose its content.
 
-    A policy that never evicts a block before the blocks that continue it says so by `is_prefix_closed`: where the head of the
-    queue waits for memory, spans are longer under such a policy. Decisions are the same either way.
+    A policy that never evicts a block before the blocks that continue it says so by `is_prefix_closed`: where the head
+    of the queue waits for memory, spans are longer under such a policy. Decisions are the same either way.
     """
 
     is_prefix_closed: ClassVar[bool] = False
@@ -84,7 +84,7 @@ class EvictionPolicy(Policy):
 
     @abstractmethod
     def pop_victim(self, incoming: BlockKey | None) -> Block:
-        """Removes and returns one evictable block; `incoming` is the key it makes room for, where known. Amortised O(log n)."""
+        """Removes and returns one evictable block. `incoming`: the key it makes room for, where known. O(log n)."""
 
     def on_insert(self, blocks: Sequence[Block]) -> None:
         """`blocks` were registered in the prefix index (and are referenced)."""
@@ -93,7 +93,7 @@ class EvictionPolicy(Policy):
         """`block` loses its content now; `block.key` still names it (for ghost lists)."""
 
     def on_hit(self, blocks: Sequence[Block], readmission: bool) -> None:
-        """A request was admitted on these cached blocks, root to leaf, before `on_acquire`; never for a failed admission."""
+        """A request was admitted on these cached blocks (root to leaf); told before `on_acquire`."""
 
     def eviction_order(self) -> list[Block]:
         """All evictable blocks, next victim first. For tests and parity only: O(n)."""
@@ -134,7 +134,9 @@ class PriorityEviction(EvictionPolicy):
                 return block
 
     def eviction_order(self) -> list[Block]:
-        return [block for _, number, block in sorted(self._heap, key=lambda e: e[:2]) if self._entry.get(block) == number]
+        return [
+            block for _, number, block in sorted(self._heap, key=lambda e: e[:2]) if self._entry.get(block) == number
+        ]
 
 
 class PreemptMode(Enum):
@@ -167,7 +169,7 @@ class Running(Protocol):
 class PreemptionPolicy(Policy):
     @abstractmethod
     def select(self, running: Running, shortage: Shortage, for_request: Request) -> Preemption | None:
-        """Names the victim, which may be `for_request` itself. None: preempt nobody; `for_request` then waits for this step."""
+        """Names the victim, which may be `for_request` itself. None: nobody; `for_request` sits this step out."""
 
 
 class Admission(Enum):
@@ -179,10 +181,11 @@ class Admission(Enum):
 class AdmissionPolicy(Policy):
     @abstractmethod
     def admit(self, request: Request, num_new_blocks: int, view: SchedulerView) -> Admission:
-        """May the head of the queue run now? `num_new_blocks`: free blocks that its first chunk would use up, idle hits included.
+        """May the head of the queue run now? `num_new_blocks`: free blocks that its first chunk would use up, idle hits
+        included.
 
-        The answer may depend on the number of free blocks only monotonically (more free blocks never turn ADMIT into WAIT), and
-        otherwise change only at moments that `next_change` announces.
+        The answer may depend on the number of free blocks only monotonically (more free blocks never turn ADMIT into
+        WAIT), and otherwise change only at moments that `next_change` announces.
         """
 
 

@@ -13,7 +13,7 @@ from core.request import Request, Sequence
 
 
 class Chunk(NamedTuple):
-    """`num_new` tokens of a prompt (or of a preempted request's known text) to compute, after `num_computed` with KV."""
+    """`num_new` tokens of a prompt (or of a preempted request's text) to compute, after `num_computed` with KV."""
 
     sequence: Sequence
     num_computed: int
@@ -37,10 +37,10 @@ class Scheduled(NamedTuple):
 class StepPlan:
     """What to do in one step. Order on the device: `swap_outs`, `swap_ins`, `copies`, then the forward pass.
 
-    Decodes are not listed: they are the members of the decode batch, less `held` ones; `decodes()` walks them for an executor
-    that must. `max_steps` > 1 offers a span: that many steps of this very shape follow one another unless something arrives.
-    `window_frees` are blocks that left a sliding window. `num_draft`, `moves`, `transfers` and `compactions` are reserved for
-    drafts, contiguous allocation, tiers and token eviction; nothing fills them yet.
+    Decodes are not listed: they are the members of the decode batch, less `held` ones; `decodes()` walks them for an
+    executor that must. `max_steps` > 1 offers a span: that many steps of this very shape follow one another unless
+    something arrives. `window_frees` are blocks that left a sliding window. `num_draft`, `moves`, `transfers` and
+    `compactions` are reserved for drafts, contiguous allocation, tiers and token eviction; nothing fills them yet.
     """
 
     step: int
@@ -60,7 +60,7 @@ class StepPlan:
     hit_tokens: dict[int, int] = field(default_factory=dict)  # request id -> prefix hit of this step's admission
     preempted: list[Request] = field(default_factory=list)
     blocked: list[Request] = field(default_factory=list)  # one entry per failed attempt to allocate
-    rejected: list[Request] = field(default_factory=list)  # by the admission policy: done, as those that `commit` returns
+    rejected: list[Request] = field(default_factory=list)  # by the admission policy, and so done
 
     swap_outs: list[BlockCopy] = field(default_factory=list)
     swap_ins: list[BlockCopy] = field(default_factory=list)

@@ -14,8 +14,8 @@ from core.request import Request
 class Recorder:
     """Columns per plan, per step and per irregular token gap; the requests that are done. Appending costs O(1) a step.
 
-    A decoding sequence gets a token in every step, so its gaps are the times from one step's end to the next: they are not
-    stored again. Only the gaps of sequences that sat out (preempted, passed over) are, in `late_gaps_ps`.
+    A decoding sequence gets a token in every step, so its gaps are the times from one step's end to the next: they are
+    not stored again. Only the gaps of sequences that sat out (preempted, passed over) are, in `late_gaps_ps`.
     """
 
     plan_num_steps: list[int] = field(default_factory=list)

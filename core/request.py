@@ -32,10 +32,11 @@ class Outcome(Enum):
 
 @dataclass(slots=True, eq=False)
 class Sequence:
-    """One continuation of a request's prompt: its known tokens, and the block tables (one per KV group) of those with KV.
+    """One continuation of a request's prompt: its known tokens, and the block tables (one per KV group) of those with
+    KV.
 
-    While it decodes it is a member of the `DecodeBatch`, which advances all members at once; `num_computed` and `num_known`
-    then come from there.
+    While it decodes it is a member of the `DecodeBatch`, which advances all members at once; `num_computed` and
+    `num_known` then come from there.
     """
 
     request: Request
@@ -70,7 +71,8 @@ class Sequence:
 class Request:
     """What a client asked for, and the record of what it got. Times in picoseconds, -1 where it never happened.
 
-    `num_output_tokens` is where it stops; with `num_samples` > 1 the prompt is computed once and every sample decodes from it.
+    `num_output_tokens` is where it stops; with `num_samples` > 1 the prompt is computed once and every sample decodes
+    from it.
     """
 
     request_id: int

@@ -97,7 +97,7 @@ class RunningRequests:
             self.late[sequence.rank] = sequence
 
     def num_regular_decodes(self, request: Request, held: set[int]) -> int:
-        """Its sequences that had a token from the last step and get one from this, in which those of rank `held` get none."""
+        """Its sequences that had a token from the last step and get one from this; those of rank `held` get none."""
         decoding = [sequence.rank for sequence in request.live if sequence.batch is not None]
         return sum(rank not in self.late and rank not in held for rank in decoding)
 

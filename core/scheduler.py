@@ -1,9 +1,9 @@
-"""The scheduler: continuous batching with chunked prefill, preemption and prefix caching (vLLM 0.33's synchronous rules).
+"""The scheduler: continuous batching, chunked prefill, preemption, prefix caching (vLLM 0.33's synchronous rules).
 
-Each step brings every request's KV up to its known tokens: running requests first, in order of admission (`core.growth`), then
-the head of the queue (`core.admission`). `schedule` decides one step and may offer a span of alike steps; `commit` takes what
-came of it. Nothing here costs O(running) or O(pool) a step, except the steps in which memory runs out or the token budget ends
-amid the running requests.
+Each step brings every request's KV up to its known tokens: running requests first, in order of admission
+(`core.growth`), then the head of the queue (`core.admission`). `schedule` decides one step and may offer a span of
+alike steps; `commit` takes what came of it. Nothing here costs O(running) or O(pool) a step, except the steps in which
+memory runs out or the token budget ends amid the running requests.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ _END_EVENTS = {
 class SchedulerConfig:
     """Switches of the scheduler; those of a policy are the policy's.
 
-    `keep_cancelled_registrations` mirrors vLLM: a prefill cancelled within its own step by a priority preemption leaves blocks
-    in the prefix index whose KV was never computed. Off, they are taken back. `single_steps` turns spans off.
+    `keep_cancelled_registrations` mirrors vLLM: a prefill cancelled within its own step by a priority preemption leaves
+    blocks in the prefix index whose KV was never computed. Off, they are taken back. `single_steps` turns spans off.
     """
 
     max_num_seqs: int = 256
@@ -73,7 +73,7 @@ class Policies:
 
 
 class Scheduler:
-    """Requests come in by `add` and `cancel`; time comes in by `schedule(now_ps)` and the durations given to `commit`."""
+    """Requests come in by `add` and `cancel`, time by `schedule(now_ps)` and the durations given to `commit`."""
 
     def __init__(
         self, config: SchedulerConfig, tables: BlockTables, policies: Policies, log: DecisionLog, recorder: Recorder
@@ -156,7 +156,7 @@ class Scheduler:
     # ---- one step -------------------------------------------------------------------------------------------------
 
     def schedule(self, now_ps: int) -> StepPlan | None:
-        """Decides the step that starts now; None if there is no request. An empty plan takes no time and is not committed."""
+        """Decides the step that starts now; None if there is no request. An empty plan is not to be committed."""
         if not self.running and not self.waiting:
             return None
         self.now_ps = now_ps
@@ -243,7 +243,7 @@ class Scheduler:
         plan.num_steps = num_steps
 
     def commit(self, plan: StepPlan, result: StepResult) -> list[Request]:
-        """The plan was carried out: tokens appear, sequences end and free their blocks. Returns the requests that are done."""
+        """The plan was carried out: tokens appear, sequences end and free blocks. Returns the requests now done."""
         durations_ps = result.durations_ps
         self.extend(plan, durations_ps)
         self.now_ps = plan.now_ps + sum(durations_ps)

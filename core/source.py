@@ -24,7 +24,7 @@ class Input(NamedTuple):
 
 
 class RequestSource(ABC):
-    """Hands out arrivals and cancellations in order of time. What is known of the future may grow when a request is done."""
+    """Hands out arrivals and cancellations in order of time. More of them may become known as requests get done."""
 
     @abstractmethod
     def next_ps(self) -> int | None:
@@ -36,4 +36,4 @@ class RequestSource(ABC):
 
     @abstractmethod
     def on_done(self, request: Request, now_ps: int) -> None:
-        """`request` ended at `now_ps`: what waited for it (a session's next turn, a client's next request) becomes known."""
+        """`request` ended: what waited for it (a session's next turn, a client's next request) becomes known."""

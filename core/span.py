@@ -13,7 +13,8 @@ from core.waiting_queue import WaitingQueue
 
 
 class SpanLimit:
-    """Up to the first end, the first step at which blocks could run short, or the first that could let the queue's head in.
+    """Up to the first end, the first step at which blocks could run short, or the first that could let the queue's head
+    in.
 
     Asked when the step's own blocks are taken, before its tokens count as having KV.
     """
@@ -68,8 +69,10 @@ class SpanLimit:
         return num_wanted <= self._max_num_seqs
 
     def _while_head_must_wait(self, most: int) -> int:
-        """Without a release, only a change of what it would find in the cache can let the head in: by a publication (which
-        precedes admission within a step), or by an eviction that leaves it fewer blocks to adopt than it costs."""
+        """Without a release, only a change of what it would find in the cache can let the head in: by a publication
+        (which precedes admission within a step), or by an eviction that leaves it fewer blocks to adopt than it
+        costs.
+        """
         head, num_free = self._waiting.head, self._tables.pool.num_free
         if head.swapped is not None:
             return self._before_publication(self._while_blocks_last(most, num_free), lambda index, sequence: True)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class SwappedBlock:
-    """One position of a swapped-out block table: a copy on the host, or a shared block left behind that only its key names."""
+    """One position of a swapped-out block table: a copy on the host, or a block left behind, named by its key."""
 
     host_id: int | None
     key: BlockKey | None

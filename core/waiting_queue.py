@@ -26,7 +26,11 @@ class WaitingQueue:
 
     def __iter__(self) -> Iterator[Request]:
         """In queue order. O(n log n): for tests and parity."""
-        return (request for _, number, request in sorted(self._heap, key=lambda e: e[:2]) if self._entry.get(request) == number)
+        return (
+            request
+            for _, number, request in sorted(self._heap, key=lambda e: e[:2])
+            if self._entry.get(request) == number
+        )
 
     def append(self, request: Request) -> None:
         self._back += 1

@@ -15,6 +15,7 @@ from core.errors import InputError
 from kvtwin.naming import did_you_mean, near_or_all, no_such_key, options_of
 
 CLASS_GROUPS = ("eviction", "allocation", "preemption", "batching", "queue", "admission", "cost")
+FILE_KEYS = ("trace.path", "cost.path", "out", "hardware_file")
 OWN = "own"  # the option of a class group that holds nothing: the user's class brings its own parameters
 SWEEP_FLAGS = ("-m", "--multirun")
 FLAGS = (
@@ -43,12 +44,19 @@ def hydra_words(args: Sequence[str]) -> list[str]:
     words = [arg for arg in args if arg not in SWEEP_FLAGS]
     chosen = {word.partition("=")[0] for word in words}
     own = [f"{group}={OWN}" for group in CLASS_GROUPS if f"{group}._target_" in chosen and group not in chosen]
-    return [*flags[:1], *own, *(f"++{word}" if _is_parameter(word) else word for word in words)]
+    return [*flags[:1], *own, *(f"++{word}" if _is_parameter(word) else _readable(word) for word in words)]
 
 
 def _is_parameter(word: str) -> bool:
     group, dot, name = word.partition("=")[0].partition(".")
     return bool(dot) and group in CLASS_GROUPS and name != "_target_"
+
+
+def _readable(word: str) -> str:
+    """A file's name in quotes, as Hydra's grammar wants it: names have spaces, brackets, `~` and `=` in them."""
+    key, _, name = word.partition("=")
+    is_plain = name not in ("", "null") and not set(name) & set(",'\"$\\")  # a sweep, quoted, an interpolation
+    return f"{key}='{name}'" if key in FILE_KEYS and is_plain else word
 
 
 def compose_config(verb: str, words: Sequence[str]) -> DictConfig:
@@ -73,10 +81,12 @@ def composition_error(error: Exception, verb: str) -> InputError:
         return error
     text = str(error)
     if isinstance(error, MissingConfigException) and error.missing_cfg_file:
-        group, _, option = str(error.missing_cfg_file).rpartition("/")
+        name = str(error.missing_cfg_file)
+        group, _, option = name.rpartition("/") if name.startswith("hydra/") else name.partition("/")
         return InputError(f"{group}={option}: no such {group}{near_or_all(option, error.options or ())}")
     if isinstance(error, OverrideParseException):
-        return InputError(f"cannot read {error.override!r}; expected key=value, special characters quoted")
+        hint = "a value with special characters in quotes that the shell leaves alone"
+        return InputError(f"cannot read {error.override!r}; expected key=value, {hint}")
     if text.startswith("Ambiguous value"):
         return InputError(f"{_first_quoted(text)}: several values are a sweep; expected kvtwin {verb} -m ...")
     if text.startswith("Could not override"):

@@ -130,7 +130,7 @@ def load_trace(config: DictConfig) -> Trace:
     """The configured trace as it lies in its file."""
     if not config.sample and not config.path:
         raise InputError("trace.path is missing: trace=file needs trace.path=FILE")
-    path = sample_path(config.sample) if config.sample else Path(config.path)
+    path = sample_path(config.sample) if config.sample else Path(config.path).expanduser()
     return read_trace(path, config.format, config.on_error)
 
 

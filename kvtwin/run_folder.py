@@ -19,7 +19,7 @@ def run_folder(config: Mapping[str, Any]) -> Iterator[Path]:
     Raises InputError where no folder can be made, or where `out` holds anything: a run never overwrites another.
     """
     out = config["out"]
-    wanted = Path("runs") / config["name"] if out is None else Path(out)
+    wanted = Path("runs") / config["name"] if out is None else Path(out).expanduser()
     made = [folder for folder in (wanted, *wanted.parents) if not folder.exists()]
     try:
         folder = claim_run_folder(Path("runs"), config["name"], config) if out is None else _claimed(wanted)

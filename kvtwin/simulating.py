@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
 
@@ -67,7 +68,7 @@ def load_calibrated(path: str) -> LinearCost:
     """The linear model in a hardware file that `kvtwin calibrate` wrote."""
     expected = "expected a file that `kvtwin calibrate` wrote"
     try:
-        fitted = OmegaConf.to_container(OmegaConf.load(path))
+        fitted = OmegaConf.to_container(OmegaConf.load(Path(path).expanduser()))
     except OSError as error:
         raise InputError(f"cost.path={path}: {error.strerror}; {expected}") from None
     except Exception as error:  # whatever the YAML parser raises for a file that is none

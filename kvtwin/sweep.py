@@ -22,6 +22,7 @@ from kvtwin.settings import check_settings
 
 INTERRUPTED = 130  # exit status after Ctrl-C
 WRITTEN_BY_EVERY_JOB = ("out", "hardware_file")
+LABELLED_ALREADY = (*WRITTEN_BY_EVERY_JOB, "trace", "model", "hardware")
 
 
 @dataclass(frozen=True)
@@ -171,14 +172,14 @@ def _job_name() -> str:
 def override_labels(config: DictConfig) -> dict[str, Any]:
     """What the command line, or the sweep, chose for this job: by the end of each key, or all of it where ends agree.
 
-    Values come from the resolved configuration. A class chosen by `_target_` has its label already.
+    Values come from the resolved configuration. What has a name of its own, or is a class, has its label already.
     """
     keys = [word.lstrip("+").partition("=")[0] for word in HydraConfig.get().overrides.task]
     ends = [key.rpartition(".")[2] for key in keys]
     labels: dict[str, Any] = {}
     for word, key, end in zip(HydraConfig.get().overrides.task, keys, ends, strict=True):
         choice = word.partition("=")[2]
-        if end == "_target_" or choice == OWN or key.startswith(("~", "hydra.")) or key in WRITTEN_BY_EVERY_JOB:
+        if end == "_target_" or choice == OWN or key.startswith(("~", "hydra.")) or key in LABELLED_ALREADY:
             continue
         value = OmegaConf.select(config, key)
         labels[end if ends.count(end) == 1 else key] = choice if isinstance(value, DictConfig | None) else value

@@ -8,13 +8,17 @@ from core.request import Request
 
 
 class Reservation(AdmissionPolicy):
-    """Admits where the first chunk fits, the watermark stays free and, with `full_prompt`, the whole known text would fit.
+    """Admits where the first chunk fits, the watermark stays free and, with `full_prompt`, the whole known text would
+    fit.
 
-    The watermark is a share of the pool that only admissions must leave free, and only while anything runs; `num_null_blocks`
-    are blocks that an engine counts in that share but cannot use (vLLM 0.33: 1). Greedy is `full_prompt=False, watermark=0`.
+    The watermark is a share of the pool that only admissions must leave free, and only while anything runs;
+    `num_null_blocks` are blocks that an engine counts in that share but cannot use (vLLM 0.33: 1). Greedy is
+    `full_prompt=False, watermark=0`.
     """
 
-    def __init__(self, env: PolicyEnv, full_prompt: bool = True, watermark: float = 0.0, num_null_blocks: int = 0) -> None:
+    def __init__(
+        self, env: PolicyEnv, full_prompt: bool = True, watermark: float = 0.0, num_null_blocks: int = 0
+    ) -> None:
         super().__init__(env)
         if not isinstance(watermark, int | float) or not 0 <= watermark < 1:
             raise InputError(f"admission.watermark={watermark}: expected a share of the pool, at least 0 and below 1")

@@ -31,8 +31,9 @@ class LastArrived(PreemptionPolicy):
 class LowestPriority(PreemptionPolicy):
     """The least urgent: largest (priority, arrival). O(running).
 
-    Of requests with equal priority and arrival, `ties="last"` takes the last in queue order, so that the others get done.
-    `ties="first"` takes the first in running order, as vLLM 0.33 does: equals may then preempt one another for ever.
+    Of requests with equal priority and arrival, `ties="last"` takes the last in queue order, so that the others get
+    done. `ties="first"` takes the first in running order, as vLLM 0.33 does: equals may then preempt one another for
+    ever.
     """
 
     def __init__(self, env: PolicyEnv, mode: str = "recompute", ties: Literal["last", "first"] = "last") -> None:

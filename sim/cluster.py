@@ -15,7 +15,7 @@ from sim.executor import CostExecutor
 
 
 class UrgentTimeout(simpy.Event):
-    """A timeout that precedes every ordinary event of its instant: an arrival that ties with the end of a step is seen by it."""
+    """A timeout that precedes the ordinary events of its instant: the end of a step sees an arrival it ties with."""
 
     def __init__(self, env: simpy.Environment, delay_ps: int) -> None:
         super().__init__(env)
@@ -27,8 +27,8 @@ class UrgentTimeout(simpy.Event):
 class Replica:
     """One scheduler and its executor. Idle, it plans when woken; busy, it is woken when its span ends.
 
-    State changes only when a span ends or an input arrives; an input in the midst of a span first catches up with the steps
-    that have begun, so that decisions are those of single steps.
+    State changes only when a span ends or an input arrives; an input in the midst of a span first catches up with the
+    steps that have begun, so that decisions are those of single steps.
     """
 
     def __init__(self, env: simpy.Environment, scheduler: Scheduler, executor: CostExecutor) -> None:

@@ -52,7 +52,7 @@ class CostModel(ABC):
         """Duration of one step, in picoseconds; at least 1."""
 
     def decode_span_ps(self, work: StepWork, max_steps: int) -> Sequence[int]:
-        """Durations of the next steps, at most `max_steps`, while the batch of `work` only decodes. Here: one step at a time."""
+        """Durations of the next steps, at most `max_steps`, in which the batch of `work` decodes. Here: of one."""
         return (self.step_ps(work),)
 
 

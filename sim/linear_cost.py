@@ -9,11 +9,12 @@ from sim.cost_model import CostModel, StepWork, arithmetic_steps
 
 
 class LinearCost(CostModel):
-    """constant + prefill tokens + prefill query-key pairs + decode sequences + decode context + swapped and copied blocks.
+    """constant + prefill tokens + prefill query-key pairs + decode sequences + decode context + swapped and copied
+    blocks.
 
-    `knots` bend the cost in the number of new tokens: each (num_tokens, s) adds s for every token beyond num_tokens, so that
-    small batches, which the weights dominate, and large ones have slopes of their own. A decode span is an arithmetic
-    progression: its only varying term is the context, which grows by the batch each step.
+    `knots` bend the cost in the number of new tokens: each (num_tokens, s) adds s for every token beyond num_tokens, so
+    that small batches, which the weights dominate, and large ones have slopes of their own. A decode span is an
+    arithmetic progression: its only varying term is the context, which grows by the batch each step.
     """
 
     def __init__(

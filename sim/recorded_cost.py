@@ -17,7 +17,8 @@ class RecordedCost(CostModel):
     def step_ps(self, work: StepWork) -> int:
         if work.step >= len(self._durations_ps):
             raise InputError(
-                f"step {work.step} was not recorded: the record holds {len(self._durations_ps)} steps, so the runs have parted before"
+                f"step {work.step} was not recorded: the record holds {len(self._durations_ps)} steps, so the runs"
+                " have parted before"
             )
         return self._durations_ps[work.step]
 

@@ -12,12 +12,14 @@ from sim.cost_model import CostModel, StepWork, arithmetic_steps
 
 
 class RooflineCost(CostModel):
-    """max(FLOP / (peak x MFU), bytes / (bandwidth x MBU)) for linear layers, prefill and decode attention; plus an overhead.
+    """max(FLOP / (peak x MFU), bytes / (bandwidth x MBU)) for linear layers, prefill and decode attention; plus an
+    overhead.
 
-    Formulas: 2 FLOP per active non-embedding parameter and token; 2 x layers x heads x (query + value width) FLOP per query-key
-    pair; weights read once a step, KV once per query group. MFU 0.5 and MBU 0.8 are usual on data-centre GPUs; `overhead_s` is
-    launch and scheduling (with CUDA graphs well under 1 ms). Coefficients are whole picoseconds, so a decode span (whose KV
-    reads grow by the batch each step) is an arithmetic progression. Raises InputError for shapes it cannot price.
+    Formulas: 2 FLOP per active non-embedding parameter and token; 2 x layers x heads x (query + value width) FLOP per
+    query-key pair; weights read once a step, KV once per query group. MFU 0.5 and MBU 0.8 are usual on data-centre
+    GPUs; `overhead_s` is launch and scheduling (with CUDA graphs well under 1 ms). Coefficients are whole picoseconds,
+    so a decode span (whose KV reads grow by the batch each step) is an arithmetic progression. Raises InputError for
+    shapes it cannot price.
     """
 
     def __init__(
@@ -31,8 +33,8 @@ class RooflineCost(CostModel):
     ) -> None:
         if model.num_window_layers:
             raise InputError(
-                f"cost=roofline cannot price {model.name}: a layer with a window of {model.window_tokens} tokens does not read "
-                f"the whole context; choose cost=linear, or a model without sliding windows"
+                f"cost=roofline cannot price {model.name}: a layer with a window of {model.window_tokens} tokens does"
+                " not read the whole context; choose cost=linear, or a model without sliding windows"
             )
         flops_per_s = hardware.bf16_flops * mfu
         bytes_per_s = hardware.hbm_bytes_per_s * mbu

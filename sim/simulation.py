@@ -14,8 +14,8 @@ from sim.executor import CostExecutor
 def run_simulation(source: RequestSource, scheduler: Scheduler, cost: CostModel) -> int:
     """Replays the source to its end and returns the virtual time then, in picoseconds.
 
-    Everything that happened is in the scheduler's log and recorder. Requests that could not go on (the queue's head is refused
-    for ever) are left in the scheduler with the outcome UNFINISHED.
+    Everything that happened is in the scheduler's log and recorder. Requests that could not go on (the queue's head is
+    refused for ever) are left in the scheduler with the outcome UNFINISHED.
     """
     env = simpy.Environment(initial_time=0)
     Source(env, source, Replica(env, scheduler, CostExecutor(cost)))

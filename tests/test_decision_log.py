@@ -59,7 +59,9 @@ def test_how_blocks_came_together_does_not_matter() -> None:
     one_by_one = DecisionLog()
     for step, event, who, value in ROWS:
         one_by_one.step = step
-        one_by_one.blocks(Event(event), who, blocks(value)) if value < 32 else one_by_one.count(Event(event), who, value)
+        one_by_one.blocks(Event(event), who, blocks(value)) if value < 32 else one_by_one.count(
+            Event(event), who, value
+        )
     assert one_by_one.digest() == a_log().digest()
 
 
@@ -93,7 +95,11 @@ def test_the_first_difference_comes_with_what_surrounds_it() -> None:
     difference = first_difference(left, right, context=1)
     assert difference is not None
     assert difference.position == 4
-    assert difference.left == [Decision(2, Event.EVICT, -1, 9), Decision(2, Event.ALLOC, 7, 9), Decision(2, Event.ALLOC, 8, 1)]
+    assert difference.left == [
+        Decision(2, Event.EVICT, -1, 9),
+        Decision(2, Event.ALLOC, 7, 9),
+        Decision(2, Event.ALLOC, 8, 1),
+    ]
     told = str(difference)
     assert "first difference at decision 4" in told
     assert "step 2: alloc request 7 9" in told

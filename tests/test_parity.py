@@ -1,4 +1,4 @@
-"""What another engine decided, this scheduler decides: recorded logs of vLLM 0.33.0's scheduler, every field of every step."""
+"""What another engine decided, this scheduler decides: every field of every step of vLLM 0.33.0's recorded logs."""
 
 from __future__ import annotations
 

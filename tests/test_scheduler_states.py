@@ -70,7 +70,7 @@ def test_integrity_after_every_step_of_random_runs(case: tuple[Trace, Settings],
     assert scheduler.tables.host.num_available == chosen.host_blocks
 
 
-# ---- cancellation -----------------------------------------------------------------------------------------------------
+# ---- cancellation -----------------------------------------------------------------------------------------------
 
 SMALL = Settings(12, block_size=4, budget=8, host_blocks=12)
 
@@ -149,7 +149,7 @@ def test_what_a_cancelled_request_computed_stays_in_the_index() -> None:
     assert again.num_cached_tokens == 8
 
 
-# ---- what can never run -----------------------------------------------------------------------------------------------
+# ---- what can never run -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -157,7 +157,11 @@ def test_what_a_cancelled_request_computed_stays_in_the_index() -> None:
     [
         (Settings(4, block_size=4), (16, 2), "needs 5 blocks, the pool has 4"),
         (Settings(100, max_num_seqs=2), (16, 2, 3), "3 samples exceed max_num_seqs=2"),
-        (Settings(100, budget=8, chunked=False), (9, 2), "prompt exceeds max_batch_tokens=8 and chunked prefill is off"),
+        (
+            Settings(100, budget=8, chunked=False),
+            (9, 2),
+            "prompt exceeds max_batch_tokens=8 and chunked prefill is off",
+        ),
         (Settings(100, max_model_len=16), (16, 2), "prompt of 16 tokens leaves no room for output in max_model_len=16"),
         (Settings(100), (0, 2), "has 0 prompt tokens: there is nothing to compute"),
         (Settings(100), (4, 0), "wants 0 output tokens: there is nothing to produce"),
@@ -234,7 +238,7 @@ def test_whom_the_admission_policy_rejects_makes_way_for_the_next(spans: bool) -
     assert [request.finish_ps // PS_PER_S for request in run.requests()] == [3, 0, 4, 3, 7, 4]
 
 
-# ---- preemption within a step -----------------------------------------------------------------------------------------
+# ---- preemption within a step -----------------------------------------------------------------------------------
 
 
 class FirstInLine(PreemptionPolicy):
@@ -249,8 +253,8 @@ class FirstInLine(PreemptionPolicy):
 def test_publications_of_a_cancelled_schedule_are_taken_back(keep: bool, num_found: int) -> None:
     """The first prompt's second chunk is scheduled, and its blocks published, before the other one's need cancels it.
 
-    Of its 12 tokens 6 were computed, so one block of 4 may stay in the index. vLLM 0.33 leaves all of them there (the last is
-    evicted for the other request); that is a switch.
+    Of its 12 tokens 6 were computed, so one block of 4 may stay in the index. vLLM 0.33 leaves all of them there (the
+    last is evicted for the other request); that is a switch.
     """
     chosen = Settings(5, block_size=4, budget=12, long_prefill=6, preemption=FirstInLine, full_prompt=False)
     bench = Bench(replace(chosen, keep_cancelled=keep))

@@ -14,7 +14,7 @@ from core.request import Outcome, Request, Status
 from core.units import to_s
 from sim.linear_cost import LinearCost
 
-# Five blocks of 4. Request 0 (8 + 8 tokens) needs its fourth at step 5, and request 1 (4 + 12) then holds the other two.
+# Five blocks of 4. Request 0 (8 + 8 tokens) needs its fourth at step 5; request 1 (4 + 12) then holds the other two.
 PRESSED = Settings(5, block_size=4, caching=False, mode="swap", host_blocks=4)
 
 
@@ -41,7 +41,7 @@ def test_the_copy_out_belongs_to_the_step_and_its_blocks_serve_the_requester_at_
 
 
 def test_a_swapped_request_comes_back_where_it_was() -> None:
-    """It goes on in the step that brings it back: nothing is computed again, and no budget is spent on what is restored."""
+    """It goes on in the step that brings it back, and nothing is computed again."""
     bench, first, second = pressed(replace(PRESSED, budget=12))
     bench.step()
     while second.status is Status.PREEMPTED:
@@ -85,7 +85,8 @@ def test_device_copies_with_content_stay_cached_and_serve_again(num_evicted: int
     assert (len(plan.swap_outs), bench.pool.num_cached) == (2, 2)
     bench.steps(2)
     assert first.outcome is Outcome.FINISHED
-    spare = bench.pool.take(bench.pool.num_free + num_evicted, 99)  # its own were released first: they are the next victims
+    # Its own were released first, so they are the next victims.
+    spare = bench.pool.take(bench.pool.num_free + num_evicted, 99)
     bench.pool.release(spare[::-1], 99)
     plan = bench.step()
     assert plan is not None
@@ -137,9 +138,11 @@ def test_a_shared_block_that_was_evicted_meanwhile_is_computed_again() -> None:
     bench.drain()
     assert second.num_produced_tokens == 9
     assert second.num_recomputed_tokens == had_kv > 8, "the first block is gone, and nothing after it can be used"
+
+
 @pytest.mark.parametrize(("watermark", "back_at"), [(0.0, 8), (0.3, 16)])
 def test_swapping_in_is_an_admission(watermark: float, back_at: int) -> None:
-    """The watermark holds for it: 3 blocks are needed and 5 free at step 8, of which 3 must stay so while others run."""
+    """The watermark holds for it. At step 8 it needs 3 blocks and 5 are free, but 3 must stay so while others run."""
     bench = Bench(Settings(11, block_size=4, mode="swap", host_blocks=8, caching=False, watermark=watermark))
     bench.add(4, 8)
     bench.add(16, 16)
@@ -180,7 +183,8 @@ class FirstInLine(PreemptionPolicy):
 def test_copies_on_write_of_a_cancelled_schedule_are_taken_back() -> None:
     """Copy-outs precede copies on the device: a copy that will not happen must not be what is saved.
 
-    Two samples fork from a prompt with a partial tail, and one is given a copy of it; then another request's need cancels both.
+    Two samples fork from a prompt with a partial tail, and one is given a copy of it; then another request's need
+    cancels both.
     """
     bench = Bench(Settings(5, block_size=4, caching=False, preemption=FirstInLine, host_blocks=8))
     samples = bench.add(6, 4, num_samples=2)

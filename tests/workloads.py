@@ -1,4 +1,4 @@
-"""Random workloads for property tests: small, crowded, full of ties. Times are single picoseconds, a step takes ten or so."""
+"""Random workloads for property tests: small, crowded, full of ties. A step takes some ten picoseconds."""
 
 from __future__ import annotations
 

@@ -241,7 +241,9 @@ def check_integrity(scheduler: Scheduler) -> None:
     tables = [[block for block in table if block is not None] for sequence in live for table in sequence.tables]
     scheduler.tables.pool.check_integrity(tables)
     for request in scheduler.waiting:
-        assert not any(table for sequence in request.sequences for table in sequence.tables), "a waiting request has blocks"
+        assert not any(table for sequence in request.sequences for table in sequence.tables), (
+            "a waiting request has blocks"
+        )
     host = scheduler.tables.host
     swapped = [host_id for request in scheduler.waiting if request.swapped for host_id in request.swapped.host_ids]
     assert len(set(swapped)) == len(swapped), "a host block is used twice"

@@ -46,6 +46,21 @@ def in_folder(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
     return kvtwin
 
 
+def refusals(kvtwin: Kvtwin) -> Callable[..., str]:
+    """A run of the command that is to be refused: returns its one line, once it is seen to have left nothing."""
+
+    def refused(*words: str) -> str:
+        before = set(Path().iterdir())
+        finished = kvtwin(*words)
+        assert finished.status == 2, finished
+        assert finished.out == ""
+        (line,) = finished.errors
+        assert set(Path().iterdir()) - {Path("__pycache__")} == before  # Python's own, where a plugin was imported
+        return line.removeprefix("kvtwin: ")
+
+    return refused
+
+
 def summary_of(folder: Path) -> dict[str, Any]:
     summary: dict[str, Any] = json.loads((folder / "summary.json").read_text())
     return summary

@@ -79,12 +79,11 @@ class SpanLimit:
         hit = self._tables.find_prefix(head.live[0])
         if hit.num_idle and not self._tables.eviction_is_prefix_closed:
             most = self._while_blocks_last(most, num_free)
-        keys, num_hits = head.live[0].keys, hit.num_tokens // self._tables.block_size
-
-        def is_found(index: int, sequence: Sequence) -> bool:
-            return index <= num_hits and sequence.keys.key(index) == keys.key(index)
-
-        return self._before_publication(most, is_found)
+        num_hits = hit.num_tokens // self._tables.block_size
+        missing = head.live[0].keys.key(num_hits)
+        return self._before_publication(
+            most, lambda index, sequence: index == num_hits and sequence.keys.key(index) == missing
+        )
 
     def _before_publication(self, most: int, matters: Callable[[int, Sequence], bool]) -> int:
         """Steps before the first in which a member publishes a block (by its index in the table) that matters."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 from types import FrameType, TracebackType
 
 
@@ -35,3 +36,4 @@ class DeferredInterrupt:
         if self.requested:
             raise KeyboardInterrupt
         self.requested = True
+        print("stopping after this step; Ctrl-C again drops what ran", file=sys.stderr)

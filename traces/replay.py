@@ -35,7 +35,7 @@ class ReplayConfig:
 
 
 class TraceSource(RequestSource):
-    """Inputs of one run. `num_output_tokens` overrides the trace's outputs, for the replay of a run that stopped early."""
+    """Inputs of one run. `num_output_tokens` overrides the trace's, by row: for replays of runs that stopped early."""
 
     def __init__(self, trace: Trace, config: ReplayConfig, num_output_tokens: dict[int, int] | None = None) -> None:
         self._trace = trace

@@ -54,7 +54,7 @@ def write_report(
     sections = [
         *([Section("First difference", "", f"{code(difference, 'Both contexts')}")] if difference else []),
         Section("Key figures", "Simulated; below it the measured value and the error.", _comparison_tiles(comparison)),
-        Section("Errors", _error_lead(engine_runs), _error_table(comparison)),
+        Section("Errors", f"{_error_lead(engine_runs)} {_fit_lead(comparison)}".strip(), _error_table(comparison)),
         Section(
             "Latency distributions",
             "Share of requests no slower than the time on the x axis.",
@@ -140,6 +140,18 @@ def _error_lead(engine_runs: Sequence[Run]) -> str:
     )
 
 
+def _fit_lead(comparison: Mapping[str, Any]) -> str:
+    """What the simulated times rest on, where the simulation was priced by a fit of the same session."""
+    fit = comparison.get("calibration")
+    if fit is None:
+        return ""
+    return (
+        f"The cost model was fitted on another trace and pool ({fit['trace']}, {fit['num_blocks']} blocks, "
+        f"{fit['num_steps']} steps; on held-out blocks of time MAPE {ratio_text(fit['held_out_mape_ratio'])}, "
+        f"bias of the sum {error_text(fit['held_out_bias_ratio'])})."
+    )
+
+
 def _error_table(comparison: Mapping[str, Any]) -> str:
     names = [name for name in COMPARED if name in comparison["metrics"]]
     rows = [comparison["metrics"][name] for name in names]
@@ -209,10 +221,20 @@ def _configuration(runs: Sequence[Run]) -> Section:
     return Section("Configuration", "Resolved, as it ran.", "".join(blocks))
 
 
+def _engine_text(engine: Mapping[str, Any]) -> str:
+    checked = sum((engine["shadow_checked"] or {}).values())
+    shadow = f", {checked:,} shadow tags checked" if checked else ""
+    return (
+        f"engine: {engine['weights']}, {engine['dtype']} on {engine['device']}, {engine['threads']} thread(s), "
+        f"{engine['clock']} clock{shadow}"
+    )
+
+
 def _footer(runs: Sequence[Run]) -> str:
     first = runs[0].summary
     versions = ", ".join(f"{name} {version}" for name, version in first.get("versions", {}).items())
     parts = [
+        *(_engine_text(run.summary["engine"]) for run in runs[-1:] if "engine" in run.summary),
         f"runs {', '.join(run.path.name for run in runs if run.path)}",
         f"trace sha256 {first['trace'].get('sha256', NOTHING)}",
         f"seed {first.get('seed', NOTHING)}",

@@ -235,3 +235,11 @@ def test_files_have_the_names_that_people_give_them(kvtwin, tmp_path, monkeypatc
     write_trace(tmp_path / "home" / "a days = own (1).jsonl", [row(0)])
     assert kvtwin("sim", "trace=file", "trace.path=~/a days = own (1).jsonl", "out=~/run [1]").status == 0
     assert (tmp_path / "home" / "run [1]" / "summary.json").exists()
+
+
+def test_no_hit_at_all_is_explained_by_the_block_size(kvtwin):
+    """Sharing is matched in whole blocks: with a block longer than every prompt the right hit ratio is 0, and says why."""
+    finished = kvtwin("sim", "trace=agent_sessions_sample", "trace.limit=20", "pool.block_size_tokens=8192")
+    assert finished.summary["metrics"]["prefix_hit_ratio"] == 0
+    assert "note: no prefix hits: prefixes are matched in whole blocks of 8192 tokens" in " ".join(finished.errors)
+    assert not kvtwin("sim", "trace=agent_sessions_sample", "trace.limit=20").errors

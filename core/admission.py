@@ -69,7 +69,7 @@ class Admissions:
         tables = self._tables
         assert request.swapped is not None
         swapped = request.swapped.sequences
-        restoration = tables.find_swapped(request)
+        restoration = tables.swapping.find(request)
         needed = num_full = restoration.num_blocks
         news: list[int] = []
         for sequence, num_computed, restored in zip(swapped, restoration.num_computed, restoration.tables, strict=True):
@@ -82,7 +82,7 @@ class Admissions:
         self._view.num_full_blocks = num_full
         if not self._may_admit(request, needed, plan):
             return 0
-        tables.swap_in(request, restoration, plan)
+        tables.swapping.swap_in(request, restoration, plan)
         self._enter_running(request, plan, NO_HIT)
         for sequence, num_new in zip(swapped, news, strict=True):
             self._running.start(sequence, request.rank + request.live.index(sequence))
@@ -93,7 +93,7 @@ class Admissions:
         answer = self._scheduler.policies.admission.admit(request, num_new_blocks, self._view)
         if answer is Admission.REJECT:
             self._waiting.remove(request)
-            self._tables.forget_swapped(request)
+            self._tables.swapping.forget(request)
             self._reject(request, "by the admission policy")
             plan.rejected.append(request)
             return False

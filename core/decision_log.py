@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -38,6 +38,7 @@ class Event(IntEnum):
 
 
 NO_REQUEST = -1
+_RUNS_A_CHUNK = 1 << 16
 _EACH = -2  # in a head: every row of the run has an owner of its own
 
 
@@ -106,11 +107,21 @@ class DecisionLog:
 
     def rows(self) -> np.ndarray:
         """All decisions as int64 [num_decisions, 4]: step, event, request, block."""
-        heads = self._runs()
-        rows = np.repeat(heads, heads[:, 3], axis=0)
-        rows[:, 3] = _integers(self._values)
-        rows[rows[:, 2] == _EACH, 2] = _integers(self._owners)
-        return rows
+        return np.concatenate([np.zeros((0, 4), dtype=np.int64), *self._row_chunks()])
+
+    def _row_chunks(self) -> Iterator[np.ndarray]:
+        """`rows()` piece by piece: expanded they take four times the room of the log."""
+        value = owner = 0
+        for first in range(0, len(self._heads), 4 * _RUNS_A_CHUNK):
+            heads = _integers(self._heads[first : first + 4 * _RUNS_A_CHUNK]).reshape(-1, 4)
+            rows = np.repeat(heads, heads[:, 3], axis=0)
+            rows[:, 3] = _integers(self._values[value : value + len(rows)])
+            value += len(rows)
+            is_each = rows[:, 2] == _EACH
+            num_owners = int(is_each.sum())
+            rows[is_each, 2] = _integers(self._owners[owner : owner + num_owners])
+            owner += num_owners
+            yield rows
 
     def keys(self) -> list[BlockKey | None]:
         """The key of each row's block, aligned with `rows()`; needs `keep_keys`."""
@@ -120,15 +131,14 @@ class DecisionLog:
 
     def digest(self) -> str:
         """sha256 over the little-endian int64 rows: equal digests mean equal decisions, block ids included."""
-        return hashlib.sha256(self.rows().astype("<i8").tobytes()).hexdigest()
+        digest = hashlib.sha256()
+        for rows in self._row_chunks():
+            digest.update(rows.astype("<i8").tobytes())
+        return digest.hexdigest()
 
     def num_of(self, event: Event) -> int:
-        runs = self._runs()
-        return int(runs[runs[:, 1] == event, 3].sum())
-
-    def _runs(self) -> np.ndarray:
-        """int64 [num_runs, 4]: step, event, request (or _EACH), number of values."""
-        return _integers(self._heads).reshape(-1, 4)
+        """How many decisions of this kind there are."""
+        return sum(self._heads[place + 3] for place in range(0, len(self._heads), 4) if self._heads[place + 1] == event)
 
 
 def _integers(values: list[int]) -> np.ndarray:

@@ -4,6 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from core.interfaces import BlockKey
+
+
+def group_key(group: int, key: BlockKey) -> BlockKey:
+    """The key of one group's block in the prefix index; the first group's is that of the content itself."""
+    return (group, key) if group else key
+
 
 @dataclass(frozen=True, slots=True)
 class KVGroup:

@@ -137,7 +137,7 @@ class Scheduler:
                 self.tables.release(sequence)
         else:
             self.waiting.remove(request)
-            self.tables.forget_swapped(request)
+            self.tables.swapping.forget(request)
         self._done(request, Outcome.CANCELLED)
 
     def _reject(self, request: Request, reason: str) -> None:
@@ -207,7 +207,7 @@ class Scheduler:
         self.log.count(Event.PREEMPT, request.request_id, num_computed)
         self.tables.undo_step(request, plan, keep_registrations=self.config.keep_cancelled_registrations)
         if mode is PreemptMode.SWAP and num_computed:
-            request.swapped = self.tables.swap_out(request, plan)
+            request.swapped = self.tables.swapping.swap_out(request, plan)
             self.recorder.num_swap_fallbacks += request.swapped is None
         for sequence in request.live:
             self.tables.release(sequence)

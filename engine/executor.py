@@ -90,6 +90,8 @@ class TorchExecutor:
         """Computes the step. Raises ShadowError where a sequence would read KV that is not its own."""
         self._move_blocks(plan)
         rows = self._rows(plan)
+        if not rows:  # every running request was preempted, and its blocks copied out
+            return StepOutput({}, frozenset())
         batch = self._pack(rows)
         if self._shadow is not None:
             self._shadow.write(rows, batch)

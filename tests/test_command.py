@@ -191,7 +191,7 @@ def test_ctrl_c_keeps_what_was_simulated_marked_as_interrupted(tmp_path):
     child.send_signal(signal.SIGINT)
     out, errors = child.communicate(timeout=30)
     assert child.returncode == 130
-    assert errors == "kvtwin: interrupted\n"
+    assert errors.splitlines() == ["stopping after this step; Ctrl-C again drops what ran", "kvtwin: interrupted"]
     assert "interrupted: figures cover the part that ran" in out
     (folder,) = runs.iterdir()
     summary = summary_of(folder)
@@ -238,7 +238,7 @@ def test_files_have_the_names_that_people_give_them(kvtwin, tmp_path, monkeypatc
 
 
 def test_no_hit_at_all_is_explained_by_the_block_size(kvtwin):
-    """Sharing is matched in whole blocks: with a block longer than every prompt the right hit ratio is 0, and says why."""
+    """Sharing is matched in whole blocks: with one longer than every prompt the hit ratio is 0, and the note says why."""
     finished = kvtwin("sim", "trace=agent_sessions_sample", "trace.limit=20", "pool.block_size_tokens=8192")
     assert finished.summary["metrics"]["prefix_hit_ratio"] == 0
     assert "note: no prefix hits: prefixes are matched in whole blocks of 8192 tokens" in " ".join(finished.errors)

@@ -91,6 +91,12 @@ def test_scenario_6_samples_share_the_full_blocks_of_their_prompt(num_prompt: in
     assert num_copies == (3 if num_prompt % 16 else 0), "the last writer keeps the original"
 
 
+def test_scenario_6_four_requests_that_share_by_the_prefix_cache_need_more() -> None:
+    """A hit leaves the last block of an aligned prompt to each of them: 5 + 4 x 3 instead of 6 + 4 x 2."""
+    trace = trace_of([0] * 4, [96] * 4, [20] * 4, segments=[[(0, 96)]] * 4)
+    assert max(referenced_blocks(simulate(trace, Settings(num_blocks=40)))) == 17
+
+
 @pytest.mark.parametrize(
     ("full_prompt", "num_preemptions", "num_prefill_tokens"), [(False, 52, 34_654), (True, 0, 8_000)]
 )
@@ -171,7 +177,7 @@ def test_scenario_20_any_state_can_be_cancelled_twice(mode: str) -> None:
     bench.drain()
     assert survivor.outcome is Outcome.FINISHED
     assert victim.outcome is Outcome.CANCELLED
-    assert bench.scheduler.tables.host.num_available == 8
+    assert bench.scheduler.tables.swapping.host.num_available == 8
     assert len(bench.scheduler.recorder.done) == 5, "each of the five is done once"
 
 
@@ -265,6 +271,15 @@ def test_scenario_31_lru_never_loses_by_more_room() -> None:
     for text in (SCAN, BELADY):
         hits = [num_hits(text, LRU, capacity) for capacity in range(1, 16)]
         assert hits == sorted(hits)
+
+
+def test_scenario_42_usage_counts_references_and_residency_counts_content() -> None:
+    """A hundred usable blocks: 50 with content that nobody references, 25 in use."""
+    run = simulate(trace_of([0, 10], [800, 400], [1, 2]), Settings(num_blocks=100))
+    steps = run.step_arrays()
+    assert [steps[f"num_{state}_blocks"][1] for state in ("referenced", "cached", "free")] == [25, 50, 25]
+    assert steps["num_referenced_blocks_after"][-1] == 0, "usage falls to 0 with the last request"
+    assert steps["num_cached_blocks_after"][-1] == 75, "and what was cached stays"
 
 
 @pytest.mark.parametrize("fast_forward", [True, False])

@@ -67,7 +67,7 @@ def test_integrity_after_every_step_of_random_runs(case: tuple[Trace, Settings],
             break
     assert all(request.status is Status.DONE for request in alive)
     assert scheduler.tables.pool.num_referenced == 0
-    assert scheduler.tables.host.num_available == chosen.host_blocks
+    assert scheduler.tables.swapping.host.num_available == chosen.host_blocks
 
 
 # ---- cancellation -----------------------------------------------------------------------------------------------
@@ -116,7 +116,7 @@ def test_cancellation_in_every_state_is_legal_and_idempotent(state, mode: str) -
         assert len(bench.scheduler.recorder.done) == 1
     bench.drain()
     assert bench.pool.num_referenced == 0
-    assert bench.scheduler.tables.host.num_available == 12
+    assert bench.scheduler.tables.swapping.host.num_available == 12
 
 
 @pytest.mark.parametrize("state", STATES)

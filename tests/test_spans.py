@@ -52,7 +52,7 @@ def assert_sound(run: Run) -> None:
     check_integrity(run.scheduler)
     assert all(request.outcome is not Outcome.UNFINISHED for request in run.requests())
     assert run.scheduler.tables.pool.num_referenced == 0
-    assert run.scheduler.tables.host.num_available == run.scheduler.tables.host.num_blocks
+    assert run.scheduler.tables.swapping.host.num_available == run.scheduler.tables.swapping.host.num_blocks
     num_gaps = sum(
         request.num_produced_tokens - request.num_samples for request in run.requests() if request.num_produced_tokens
     )

@@ -53,7 +53,7 @@ def test_a_swapped_request_comes_back_where_it_was() -> None:
     bench.drain()
     assert second.num_produced_tokens == 12
     assert (second.num_prefill_tokens, second.num_recomputed_tokens) == (4, 0)
-    assert bench.scheduler.tables.host.num_available == 4
+    assert bench.scheduler.tables.swapping.host.num_available == 4
 
 
 def test_restored_tokens_cost_no_budget() -> None:
@@ -161,7 +161,7 @@ def test_without_host_room_it_recomputes_and_says_so() -> None:
     assert bench.scheduler.recorder.num_swap_fallbacks == 1
     bench.drain()
     assert second.num_recomputed_tokens == 8
-    assert bench.scheduler.tables.host.num_available == 1
+    assert bench.scheduler.tables.swapping.host.num_available == 1
 
 
 def test_a_step_lasts_as_long_as_its_copies_take_too() -> None:

@@ -244,7 +244,7 @@ def check_integrity(scheduler: Scheduler) -> None:
         assert not any(table for sequence in request.sequences for table in sequence.tables), (
             "a waiting request has blocks"
         )
-    host = scheduler.tables.host
+    host = scheduler.tables.swapping.host
     swapped = [host_id for request in scheduler.waiting if request.swapped for host_id in request.swapped.host_ids]
     assert len(set(swapped)) == len(swapped), "a host block is used twice"
     assert host.num_available + len(swapped) == host.num_blocks, "host blocks leak"

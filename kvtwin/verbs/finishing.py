@@ -58,8 +58,8 @@ def _notes(summary: Mapping[str, Any]) -> Iterator[str]:
         yield f"{num_rejected:,} of {num_requests:,} requests were rejected: they can never fit the pool or the model"
     if metrics["prefix_hit_ratio"] == 0:
         yield (
-            f"no prefix hits: prefixes are matched in whole blocks of {summary['pool']['block_size_tokens']} tokens, so "
-            f"a shared prefix below one block cannot hit"
+            f"no prefix hits: prefixes are matched in whole blocks of {summary['pool']['block_size_tokens']} tokens, "
+            f"so a shared prefix below one block cannot hit"
         )
     if summary["ignored"]:
         yield f"not honoured by this run: {', '.join(summary['ignored'])}"

@@ -238,7 +238,7 @@ def test_files_have_the_names_that_people_give_them(kvtwin, tmp_path, monkeypatc
 
 
 def test_no_hit_at_all_is_explained_by_the_block_size(kvtwin):
-    """Sharing is matched in whole blocks: with one longer than every prompt the hit ratio is 0, and the note says why."""
+    """Sharing is matched in whole blocks: with one longer than every prompt the hit ratio is 0; a note says why."""
     finished = kvtwin("sim", "trace=agent_sessions_sample", "trace.limit=20", "pool.block_size_tokens=8192")
     assert finished.summary["metrics"]["prefix_hit_ratio"] == 0
     assert "note: no prefix hits: prefixes are matched in whole blocks of 8192 tokens" in " ".join(finished.errors)

@@ -177,8 +177,7 @@ class BlockTables:
         sequence.num_registered = last
 
     def undo_step(self, request: Request, plan: StepPlan, keep_registrations: bool) -> None:
-        """Takes back what the step being planned did for a request that will not run in it (it is not running any
-        more).
+        """Takes back what the step being planned did for a request that has just been preempted.
 
         That is, registrations of blocks whose KV will not be computed (vLLM 0.33 keeps those), and copies-on-write: its
         samples share the tails again. Its new blocks go with its tables.

@@ -13,8 +13,7 @@ from core.running import RunningRequests
 
 
 class Growth:
-    """Two forms of one rule. Where everything fits, only the sequences that need a block are touched; else `_by_rule`
-    walks all.
+    """Two forms of one rule: where everything fits only sequences that need a block are touched, else `_by_rule` walks.
 
     Which form runs depends on the state alone, so spans and single steps take the same blocks in the same order.
     """

@@ -13,8 +13,7 @@ from core.waiting_queue import WaitingQueue
 
 
 class SpanLimit:
-    """Up to the first end, the first step at which blocks could run short, or the first that could let the queue's head
-    in.
+    """Up to the first end, the first step at which blocks could run short, or that could let the queue's head in.
 
     Asked when the step's own blocks are taken, before its tokens count as having KV.
     """

@@ -21,9 +21,7 @@ class Restoration:
 
     num_computed: list[int]
     tables: list[list[list[Block | SwappedBlock | None]]]
-    num_blocks: int = (
-        0  # that it uses up: loads, adopted idle blocks, copies of tails that several samples will write to
-    )
+    num_blocks: int = 0  # that it uses up: loads, adopted idle blocks, copies of tails that several samples write to
 
 
 class Swapping:

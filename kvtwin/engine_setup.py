@@ -117,10 +117,22 @@ def _device(name: str) -> str:
 
 
 def _decoder_shape(shape: ModelShape) -> DecoderShape:
-    if shape.latent_dim or shape.num_experts or shape.num_window_layers or shape.num_kv_layers != shape.num_layers:
+    """The decoder that the engine builds for this shape; raises InputError, naming what is lacking, for other kinds."""
+    lacking = {
+        "latent attention": shape.latent_dim,
+        "experts": shape.num_experts,
+        "sliding windows": shape.num_window_layers,
+        "layers that share KV": shape.num_shared_layers,
+        "biases of query, key and value": shape.qkv_bias,
+        "norms of query and key": shape.qk_norm,
+        "an MLP without gate": shape.num_mlp_matrices != 3,
+        "other than two norms a layer": shape.num_norm_vectors != 2,
+        "parameters beyond a Llama-family decoder's": shape.extra_parameters,
+    }
+    missing = [feature for feature, is_there in lacking.items() if is_there]
+    if missing:
         raise InputError(
-            f"model={shape.name}: the engine runs decoders with full attention in every layer so far; "
-            f"latent attention, experts, sliding windows and shared layers are not built yet"
+            f"model={shape.name}: the engine runs Llama-family decoders so far; not built yet: {', '.join(missing)}"
         )
     return DecoderShape(
         shape.num_layers,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -70,6 +70,7 @@ def validate_config(config: DictConfig) -> Validation:
             comparison = _conclude(evidence, calibrator, runner, folder)
         except KeyboardInterrupt:
             return Validation(folder, None, notices)
+        notices += _unpriced(evidence, comparison)
         if config.report:
             sim = read_run(folder / "sim")
             write_report(folder / "report.html", sim, evidence.runs, comparison, notices)
@@ -146,6 +147,14 @@ def _warm_up_config(config: DictConfig) -> DictConfig:
     calibration = _calibration_config(config)
     calibration.trace.limit = WARM_UP_REQUESTS
     return calibration
+
+
+def _unpriced(evidence: _Evidence, comparison: Mapping[str, Any]) -> list[str]:
+    """What the simulation could not price because no calibration step did it."""
+    has_seen_swaps = any(work.num_swapped_blocks for result in evidence.calibrations for work in result.works)
+    if comparison["metrics"]["swapped_bytes"]["simulated"] and not has_seen_swaps:
+        return ["the calibration saw no swap, so copies cost nothing in the simulation: make its pool smaller"]
+    return []
 
 
 def _worst(lockstep: Sequence[Lockstep]) -> Lockstep:

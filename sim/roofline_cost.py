@@ -12,8 +12,7 @@ from sim.cost_model import CostModel, StepWork, arithmetic_steps
 
 
 class RooflineCost(CostModel):
-    """max(FLOP / (peak x MFU), bytes / (bandwidth x MBU)) for linear layers, prefill and decode attention; plus an
-    overhead.
+    """max(FLOP / (peak x MFU), bytes / (bandwidth x MBU)) by class: linear, prefill and decode attention; + overhead.
 
     Formulas: 2 FLOP per active non-embedding parameter and token; 2 x layers x heads x (query + value width) FLOP per
     query-key pair; weights read once a step, KV once per query group. MFU 0.5 and MBU 0.8 are usual on data-centre

@@ -12,7 +12,6 @@ from kvtwin.composition import compose_config
 from kvtwin.settings import check_settings
 from kvtwin.simulating import load_calibrated
 
-
 LLAMA_ONLY = "the engine runs Llama-family decoders so far"
 
 

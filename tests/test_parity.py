@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from core.errors import InputError
-from kvtwin.parity import check_log
+from kvtwin.parity.checking import check_log
 
 BUNDLED = Path(__file__).parent / "data" / "golden_vllm"
 SHARED = Path(__file__).parents[1].parent / "shared" / "golden"

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from core.errors import InputError
-from kvtwin.parity import check_log
+from kvtwin.parity.checking import check_log
 
 
 def run(args: Sequence[str]) -> int:

@@ -1,20 +1,17 @@
-"""Replays recorded decision logs of other engines through the product's own scheduler and compares every field.
+"""Replays recorded decision logs of vLLM v1 through the product's own scheduler and compares every field.
 
-Format: JSON lines, a header with `config`, `requests` and `aborts`, then a line per step. vLLM v1's synchronous
-scheduler is replayed; logs of async scheduling and of radix trees are refused by name.
+Format: JSON lines, a header with `config`, `requests` and `aborts`, then a line per step. Logs of the synchronous
+scheduler are replayed; those of async scheduling are refused by name.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
 import zlib
 from array import array
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from core.build import PolicyFactories, PoolConfig, build_scheduler
 from core.content import TokenKeys
@@ -25,28 +22,13 @@ from core.recorder import Recorder
 from core.request import Request, Status
 from core.scheduler import Scheduler, SchedulerConfig
 from core.units import to_ps
-from kvtwin.failures import failure_line
+from kvtwin.parity.result import Fields, ParityResult, first_difference
 from policies.admission import Reservation
 from policies.allocation.paged import Paged
 from policies.batching import Chunked
 from policies.eviction.lru import LRU
 from policies.preemption import LastArrived, LowestPriority
 from policies.queueing import FCFS, Priority
-
-Fields = dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class ParityResult:
-    """One log's verdict: how many steps were compared, and the first difference if there is one."""
-
-    path: Path
-    num_steps: int
-    difference: str | None
-
-    @property
-    def is_equal(self) -> bool:
-        return self.difference is None
 
 
 class RecordedKeys(TokenKeys):
@@ -57,20 +39,14 @@ class RecordedKeys(TokenKeys):
         return hashlib.sha256(text.encode()).digest()[:8]
 
 
-def check_log(path: Path) -> ParityResult:
-    """Replays one log. Raises InputError if it is none that can be replayed."""
-    header, steps = _read(path)
-    try:
-        return _compared(path, header, steps)
-    except (KeyError, TypeError, IndexError) as error:
-        raise InputError(f"{path}: not a complete log ({failure_line(error)})") from None
-
-
-def _compared(path: Path, header: Fields, steps: list[Fields]) -> ParityResult:
+def compare(path: Path, header: Fields, steps: list[Fields]) -> ParityResult:
+    """Replays one log. Raises InputError where its engine ran in a mode that cannot be replayed."""
+    if header["config"].get("async_scheduling"):
+        raise InputError(f"{path}: recorded with async scheduling, which is not supported yet")
     replay = _Replay(header)
     num_compared = 0
     for expected, got in zip(steps, replay.steps(len(steps)), strict=False):
-        difference = _first_difference(expected, got)
+        difference = first_difference(expected, got)
         if difference is not None:
             return ParityResult(path, num_compared, f"step {expected['t']}: {difference}")
         num_compared += 1
@@ -81,30 +57,6 @@ def _compared(path: Path, header: Fields, steps: list[Fields]) -> ParityResult:
     if replay.is_unfinished:
         return ParityResult(path, num_compared, f"the log ends after {num_compared} steps, but requests are unfinished")
     return ParityResult(path, num_compared, None)
-
-
-def _read(path: Path) -> tuple[Fields, list[Fields]]:
-    try:
-        lines = [json.loads(line) for line in path.read_text().splitlines() if line.strip()]
-    except OSError as error:
-        raise InputError(f"{path}: {error.strerror}; expected a recorded decision log (JSON lines)") from None
-    except ValueError as error:
-        raise InputError(f"{path}: not JSON lines ({error})") from None
-    if not lines or not isinstance(lines[0], dict) or "config" not in lines[0] or "requests" not in lines[0]:
-        raise InputError(
-            f"{path}: line 1 has no `config` and `requests`: not a vLLM scheduler log "
-            f"(radix tree logs are not supported yet)"
-        )
-    if lines[0]["config"].get("async_scheduling"):
-        raise InputError(f"{path}: recorded with async scheduling, which is not supported yet")
-    return lines[0], lines[1:]
-
-
-def _first_difference(expected: Fields, got: Fields) -> str | None:
-    for name in sorted(expected.keys() | got.keys()):
-        if (expected.get(name) or None) != (got.get(name) or None):
-            return f"{name}: recorded {expected.get(name)}, ours {got.get(name)}"
-    return None
 
 
 class _Replay:

@@ -17,6 +17,7 @@ VERBS = {
     "calibrate": "fit the linear cost model to this machine",
     "size": "what fits: KV bytes, blocks, sequences, floors",
     "parity": "replay recorded decision logs of other engines",
+    "trace": "info, convert, export, sample, synth, fit",
     "model": "list shapes, or fetch real weights",
     "report": "report.html of a finished run",
     "doctor": "check this installation",
@@ -47,6 +48,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         from kvtwin.failures import tell_failure
 
         return tell_failure(error)
+    except SystemExit as ended:  # how argparse ends once it has printed its help
+        return ended.code if isinstance(ended.code, int) else int(ended.code is not None)
     return status
 
 

@@ -1,0 +1,33 @@
+"""Options of the verbs that have no configuration: argparse, with its complaints as one line."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from typing import Any, NoReturn
+
+from core.errors import InputError
+from kvtwin.naming import did_you_mean
+
+_UNKNOWN_OPTION = re.compile(r"unrecognized arguments: (-[^ =]+)")
+
+
+class Arguments(argparse.ArgumentParser):
+    """A parser of `kvtwin VERB`'s words; a word it cannot take raises InputError. Options are not abbreviated.
+
+    After `--help` it ends with SystemExit(0), as argparse does; `kvtwin.app.main` turns that into a status.
+    """
+
+    def __init__(self, verb: str, description: str, **options: Any) -> None:
+        formatter = argparse.RawDescriptionHelpFormatter
+        super().__init__(
+            f"kvtwin {verb}", description=description, allow_abbrev=False, formatter_class=formatter, **options
+        )
+        self._verb = verb
+
+    def error(self, message: str) -> NoReturn:
+        """Raises InputError with argparse's message; an option that does not exist gets its near ones."""
+        if unknown := _UNKNOWN_OPTION.match(message):
+            known = [name for name in self._option_string_actions if name.startswith("--")]
+            message = f"no option {unknown[1]}{did_you_mean(unknown[1], known)}"
+        raise InputError(f"{self._verb}: {message} ({self.prog} --help tells how)")

@@ -207,7 +207,7 @@ def test_files_that_cannot_be_read(tmp_path):
         read_trace(tmp_path / "absent.csv")
     with pytest.raises(InputError, match="cannot be read"):
         read_trace(tmp_path)
-    packed = tmp_path / "trace.gz"
-    packed.write_bytes(b"\x1f\x8b\x08\x00")
-    with pytest.raises(InputError, match="byte 1 is not UTF-8"):
-        read_trace(packed)
+    latin = tmp_path / "latin.csv"
+    latin.write_bytes(AZURE.encode() + b"2023-11-16 00:00:01,10,1\n\xe9t\xe9,10,1\n")
+    with pytest.raises(InputError, match=r"latin\.csv, line 3: byte 0xe9 is not UTF-8; expected a text file"):
+        read_trace(latin)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from itertools import islice
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
 from core.errors import InputError
 from traces.readers import azure, mooncake, own
-from traces.readers.source import BadRows, RefuseBadRows, SkipBadRows, Source
+from traces.readers.source import BadRows, Head, RefuseBadRows, SkipBadRows, Source
 from traces.schema import Trace
 
 
@@ -18,7 +17,7 @@ class Format(NamedTuple):
 
     name: str
     description: str
-    recognises: Callable[[Sequence[str]], bool]
+    recognises: Callable[[Head], bool]
     read: Callable[[Source, BadRows], Trace]
 
 
@@ -31,7 +30,7 @@ _ON_ERROR: dict[str, Callable[[], BadRows]] = {"fail": RefuseBadRows, "skip": Sk
 
 
 def read_trace(path: str | Path, format: str = "auto", on_error: str = "fail") -> Trace:
-    """Read `path` as a Trace, sorted by arrival (rows that arrive together keep the file's order).
+    """Read `path`, plain or packed (gzip, zstd), as a Trace sorted by arrival; ties keep the file's order.
 
     `format` is the name of one of FORMATS, or "auto": recognised from the content. A row that is malformed, or has no
     prompt or no output token, raises InputError naming file, line, column, value and what was expected
@@ -39,7 +38,7 @@ def read_trace(path: str | Path, format: str = "auto", on_error: str = "fail") -
     """
     if on_error not in _ON_ERROR:
         raise InputError(f"trace.on_error={on_error!r} is unknown; expected one of {', '.join(_ON_ERROR)}")
-    source = Source.load(Path(path))
+    source = Source(Path(path))
     trace = _format_of(source, format).read(source, _ON_ERROR[on_error]())
     trace.validate()
     return trace
@@ -52,9 +51,9 @@ def _format_of(source: Source, name: str) -> Format:
             if candidate.name == name:
                 return candidate
         raise InputError(f"trace.format={name!r} is unknown; expected auto, or one of: {known}")
-    head = [line for _, line in islice(source.numbered_lines(), 16)]
+    head = source.head
     for candidate in FORMATS:
         if candidate.recognises(head):
             return candidate
-    start = head[0][:60] if head else ""
+    start = head.lines[0][:60] if head.lines else ""
     raise InputError(f"{source.path}: format not recognised, it starts with {start!r}; known formats: {known}")

@@ -6,7 +6,6 @@ Microsoft Azure Public Dataset, CC-BY-4.0; cite Splitwise (ISCA 2024).
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from datetime import date
 from functools import lru_cache
 
@@ -14,7 +13,7 @@ import numpy as np
 
 from core.errors import InputError
 from traces.readers.fields import INT64_MAX, num_tokens
-from traces.readers.source import BadRow, BadRows, Source, parse_rows
+from traces.readers.source import BadRow, BadRows, Head, Source, parse_rows
 from traces.schema import Trace
 
 NAME = "azure"
@@ -23,9 +22,9 @@ _HEADER = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
 _TIMESTAMP = re.compile(r"(\d{4}-\d\d-\d\d)[ T](\d\d):(\d\d):(\d\d)(?:\.(\d{1,12}))?(?:Z|\+00:00)?", re.ASCII)
 
 
-def recognises(head: Sequence[str]) -> bool:
+def recognises(head: Head) -> bool:
     """Whether the first lines of a file are this format."""
-    return bool(head) and tuple(head[0].strip().split(",")) == _HEADER
+    return bool(head.lines) and tuple(head.lines[0].strip().split(",")) == _HEADER
 
 
 def read(source: Source, bad_rows: BadRows) -> Trace:
@@ -37,7 +36,7 @@ def read(source: Source, bad_rows: BadRows) -> Trace:
     if max(row[0] for row in rows) - origin_ps > INT64_MAX:
         raise InputError(f"{source.path}: the timestamps span more than 106 days; expected less (is a date wrong?)")
     return Trace(
-        name=source.path.stem,
+        name=source.name,
         arrival_ps=np.array([row[0] - origin_ps for row in rows], dtype=np.int64),
         num_prompt_tokens=np.array([row[1] for row in rows], dtype=np.int64),
         num_output_tokens=np.array([row[2] for row in rows], dtype=np.int64),

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from traces.readers.fields import PS_PER_MS, block_ids, json_object, num_tokens, required, time_ps
-from traces.readers.source import BadRow, BadRows, Source, parse_rows
+from traces.readers.source import BadRow, BadRows, Head, Source, parse_rows
 from traces.schema import Ragged, Trace
 
 NAME = "mooncake"
@@ -26,12 +26,12 @@ class _Row(NamedTuple):
     hash_ids: list[int]
 
 
-def recognises(head: Sequence[str]) -> bool:
+def recognises(head: Head) -> bool:
     """Whether one of the first lines is a row of this format.
 
     Bailian's rows look alike, but name a chat, count seconds and have blocks of 16 tokens.
     """
-    return any(_looks_like_row(line) for line in head)
+    return any(_looks_like_row(line) for line in head.lines)
 
 
 def read(source: Source, bad_rows: BadRows) -> Trace:
@@ -41,7 +41,7 @@ def read(source: Source, bad_rows: BadRows) -> Trace:
     """
     rows = [row for _, row in parse_rows(source, source.numbered_lines(), _parse, bad_rows)]
     return Trace(
-        name=source.path.stem,
+        name=source.name,
         arrival_ps=_arrivals_ps(rows),
         num_prompt_tokens=np.array([row.num_prompt_tokens for row in rows], dtype=np.int64),
         num_output_tokens=np.array([row.num_output_tokens for row in rows], dtype=np.int64),

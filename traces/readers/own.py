@@ -9,7 +9,7 @@ stands for "none".
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -18,7 +18,7 @@ import numpy as np
 from core.errors import InputError
 from traces.readers.fields import json_object, whole_number
 from traces.readers.own_row import OPTIONAL_KEYS, Row, RowParser
-from traces.readers.source import BadRow, BadRows, Source, parse_rows, require_rows
+from traces.readers.source import BadRow, BadRows, Head, Source, parse_rows, require_rows
 from traces.schema import Ragged, Trace
 
 NAME = "kvtwin"
@@ -26,24 +26,24 @@ DESCRIPTION = 'JSON lines that start with the header {"kvtwin": "trace/1"}'
 SCHEMA = "trace/1"
 
 
-def recognises(head: Sequence[str]) -> bool:
+def recognises(head: Head) -> bool:
     """Whether the first line of a file is this format's header."""
     try:
-        return bool(head) and "kvtwin" in json_object(head[0])
+        return bool(head.lines) and "kvtwin" in json_object(head.lines[0])
     except BadRow:
         return False
 
 
 def read(source: Source, bad_rows: BadRows) -> Trace:
     """Read the trace; times keep the file's own origin."""
-    lines = list(source.numbered_lines())
-    header = _header(source, lines.pop(0) if lines else (1, ""))
-    parsed = parse_rows(source, iter(lines), RowParser(header.hash_block_tokens), bad_rows)
-    row_numbers = {line_number: index for index, (line_number, _) in enumerate(lines)}
+    lines = source.numbered_lines()
+    header = _header(source, next(lines, (1, "")))
+    row_numbers: dict[int, int] = {}
+    parsed = parse_rows(source, _count_rows(lines, row_numbers), RowParser(header.hash_block_tokens), bad_rows)
     rows = _linked(source, parsed, row_numbers, bad_rows)
     content = rows[0].content
     return Trace(
-        name=header.name or source.path.stem,
+        name=header.name or source.name,
         arrival_ps=np.array([row.arrival_ps for row in rows], dtype=np.int64),
         num_prompt_tokens=np.array([row.num_prompt_tokens for row in rows], dtype=np.int64),
         num_output_tokens=np.array([row.num_output_tokens for row in rows], dtype=np.int64),
@@ -83,6 +83,13 @@ def _parse_header(line: str) -> _Header:
     block = header.get("hash_block_tokens")
     hash_block_tokens = None if block is None else whole_number("hash_block_tokens", block, least=1)
     return _Header(header.get("name", ""), header.get("licence", ""), hash_block_tokens)
+
+
+def _count_rows(lines: Iterator[tuple[int, str]], row_numbers: dict[int, int]) -> Iterator[tuple[int, str]]:
+    """Hands the lines on, and notes which line is which row of the file."""
+    for row_number, (line_number, line) in enumerate(lines):
+        row_numbers[line_number] = row_number
+        yield line_number, line
 
 
 def _linked(source: Source, parsed: list[tuple[int, Row]], row_numbers: dict[int, int], bad_rows: BadRows) -> list[Row]:

@@ -126,6 +126,7 @@ def _ignored(experiment: Experiment) -> list[str]:
     trace = experiment.trace
     ignored = {
         "tenant": trace.tenant is not None,  # no policy here tells tenants apart
+        "deadline_ps": trace.deadline_ps is not None,  # nor deadlines
         "session_id": trace.session_id is not None and trace.parent is None,  # turns are linked by `parent`
         "output_segments": trace.output_segments is not None and not experiment.replay.outputs_as_recorded,
     }

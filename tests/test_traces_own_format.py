@@ -13,12 +13,13 @@ from traces.schema import OPTIONAL_COLUMNS, Ragged, Trace
 from traces.writing import write_trace
 
 RAGGED = ("hash_ids", "prompt_segments", "output_segments")
-LEAST = {"session_id": -1, "think_time_ps": -1, "cancel_after_ps": -1, "num_samples": 1}
+LEAST = {"session_id": -1, "think_time_ps": -1, "cancel_after_ps": -1, "deadline_ps": -1, "num_samples": 1}
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 
 
 def assert_same(left: Trace, right: Trace) -> None:
     assert (left.name, left.licence, left.hash_block_tokens) == (right.name, right.licence, right.hash_block_tokens)
+    assert left.recipe == right.recipe
     assert {name: column.tolist() for name, column in left.columns()} == {
         name: column.tolist() for name, column in right.columns()
     }
@@ -55,6 +56,7 @@ def traces(draw) -> Trace:
         prompt_segments=Ragged.of_segments([[[draw(st.integers(0, 99)), 1]] * p for p in prompt]) if segments else None,
         output_segments=Ragged.of_segments([[[draw(st.integers(0, 99)), o]] for o in output]) if segments else None,
         licence=draw(TEXT),
+        recipe=draw(st.none() | st.just({"arrivals": {"kind": "poisson", "rate_rps": 0.1}, "seed": 7})),
         **optional,
     )
 
@@ -158,6 +160,7 @@ def test_a_row_whose_parent_was_dropped_becomes_a_root(read):
         ),
         (row(1, prompt_segments=[[0, 5]]), "column prompt_segments: None; expected the keys of the rows before"),
         (row(1, num_samples=0), "column num_samples: 0; expected a whole number from 1"),
+        (row(1, deadline_s=-1), "column deadline_s: -1; expected a number from 0"),
         (row(1, think_time_s=-1), "column think_time_s: -1; expected a number from 0"),
         ({"num_prompt_tokens": 1, "num_output_tokens": 1}, "column arrival_s: None; expected seconds"),
         (
@@ -188,6 +191,7 @@ def test_a_parent_that_arrives_later_is_refused(read):
     [
         ({"kvtwin": "trace/2"}, "key kvtwin: 'trace/2'; expected 'trace/1'"),
         ({"name": 5}, "key name: 5; expected a text"),
+        ({"recipe": "chat"}, "key recipe: 'chat'; expected an object"),
         ({"hash_block_tokens": 0}, "key hash_block_tokens: 0; expected a whole number from 1"),
     ],
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +23,7 @@ OPTIONAL_COLUMNS = (
     "hash_salt",
     "num_samples",
     "cancel_after_ps",
+    "deadline_ps",
 )
 
 
@@ -54,9 +56,11 @@ class Trace:
     hash_salt: IntArray | None = None
     num_samples: IntArray | None = None
     cancel_after_ps: IntArray | None = None  # from arrival; -1: never
+    deadline_ps: IntArray | None = None  # for the last token, from arrival; -1: none. Nothing schedules by it yet
     sha256: str = ""  # of the bytes the trace was read from
     num_dropped: dict[str, int] = field(default_factory=dict)  # rows left out by the reader, by reason
     licence: str = ""
+    recipe: dict[str, Any] | None = None  # what a generated trace was made from, its seed included; see traces.generate
 
     @property
     def num_requests(self) -> int:

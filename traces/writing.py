@@ -30,6 +30,8 @@ def _header(trace: Trace, notes: Mapping[str, Any]) -> str:
     header: dict[str, Any] = {"kvtwin": SCHEMA, "name": trace.name, "licence": trace.licence}
     if trace.hash_block_tokens is not None:
         header["hash_block_tokens"] = trace.hash_block_tokens
+    if trace.recipe is not None:
+        header["recipe"] = trace.recipe
     if notes:
         header["notes"] = notes
     return json.dumps(header)

@@ -3,12 +3,13 @@
 Keys of a request: `arrival_s`, `num_prompt_tokens`, `num_output_tokens` (the counts may be left out where segments tell
 them); optional `hash_ids` (with `hash_block_tokens` in the header), `prompt_segments` and `output_segments` (lists of
 [start_token, num_tokens]), `session_id`, `parent` (number of an earlier request of this file, from 0), `think_time_s`,
-`priority`, `tenant`, `hash_salt`, `num_samples`, `cancel_after_s`. Times are seconds, exact to the picosecond; `null`
-stands for "none".
+`priority`, `tenant`, `hash_salt`, `num_samples`, `cancel_after_s`, `deadline_s` (for the last token, from arrival).
+Times are seconds, exact to the picosecond; `null` stands for "none". A generated trace has its `recipe` in the header.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -54,6 +55,7 @@ def read(source: Source, bad_rows: BadRows) -> Trace:
         sha256=source.sha256,
         num_dropped=bad_rows.num_dropped(),
         licence=header.licence,
+        recipe=header.recipe,
         **_optional_columns(rows),
     ).sorted_by_arrival()
 
@@ -62,6 +64,7 @@ class _Header(NamedTuple):
     name: str
     licence: str
     hash_block_tokens: int | None
+    recipe: dict[str, Any] | None
 
 
 def _header(source: Source, numbered_line: tuple[int, str]) -> _Header:
@@ -82,7 +85,10 @@ def _parse_header(line: str) -> _Header:
             raise BadRow("header", key, header[key], "a text")
     block = header.get("hash_block_tokens")
     hash_block_tokens = None if block is None else whole_number("hash_block_tokens", block, least=1)
-    return _Header(header.get("name", ""), header.get("licence", ""), hash_block_tokens)
+    recipe = json.loads(line).get("recipe")  # again: a recipe's numbers are plain ones
+    if not isinstance(recipe, dict | None):
+        raise BadRow("header", "recipe", recipe, "an object")
+    return _Header(header.get("name", ""), header.get("licence", ""), hash_block_tokens, recipe)
 
 
 def _count_rows(lines: Iterator[tuple[int, str]], row_numbers: dict[int, int]) -> Iterator[tuple[int, str]]:

@@ -1,0 +1,91 @@
+"""Caches that are driven by block references alone, around the eviction policy of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from core.block_pool import BlockPool
+from core.decision_log import NoLog
+from core.interfaces import Block, EvictionPolicy, PolicyEnv
+from core.prefix_index import HashIndex
+
+MakePolicy = Callable[[PolicyEnv], EvictionPolicy]
+
+
+class BlockwiseCache:
+    """One access after the other, nothing pinned: the pool's calls of a policy in the pool's order, and no more.
+
+    The pool itself would do the same at a quarter of the speed, and a test holds the two against each other.
+    """
+
+    def __init__(self, policy: EvictionPolicy, capacity_blocks: int) -> None:
+        self._policy = policy
+        self._capacity_blocks = capacity_blocks
+        self._resident: dict[int, Block] = {}
+        self._tells_hits = type(policy).on_hit is not EvictionPolicy.on_hit
+        self._tells_evictions = type(policy).on_evict is not EvictionPolicy.on_evict
+
+    def num_leading(self, keys: Sequence[int]) -> int:
+        """How many of the request's first blocks are resident."""
+        resident = self._resident
+        return next((place for place, key in enumerate(keys) if key not in resident), len(keys))
+
+    def access(self, key: int) -> bool:
+        """A hit, or the block comes in, where need be in place of another. Returns whether it was a hit."""
+        policy, block = self._policy, self._resident.get(key)
+        is_hit = block is not None
+        if block is None:
+            block = self._make_room(key)
+            block.ref_count = 1
+            block.key = key
+            self._resident[key] = block
+            held = (block,)
+            policy.on_insert(held)
+        else:
+            held = (block,)
+            if self._tells_hits:
+                policy.on_hit(held, False)
+            block.ref_count = 1
+            policy.on_acquire(held)
+        block.ref_count = 0
+        policy.on_release(held)
+        return is_hit
+
+    def _make_room(self, key: int) -> Block:
+        resident = self._resident
+        if len(resident) < self._capacity_blocks:
+            return Block(len(resident))
+        victim = self._policy.pop_victim(key)
+        if self._tells_evictions:
+            self._policy.on_evict(victim)
+        del resident[victim.key]  # type: ignore[arg-type]  # a resident block has a key, which is an int here
+        return victim
+
+
+class RequestwiseCache:
+    """A whole request at a time, pinned while its missing blocks come in, through the product's own block pool."""
+
+    def __init__(self, policy: EvictionPolicy, capacity_blocks: int) -> None:
+        self._capacity_blocks = capacity_blocks
+        self._index = HashIndex()
+        self._pool = BlockPool(capacity_blocks, policy, NoLog(), self._index)
+
+    def num_leading(self, keys: Sequence[int]) -> int:
+        """How many of the request's first blocks are resident."""
+        return len(self._index.leading(keys))
+
+    def access(self, keys: Sequence[int]) -> None:
+        """Resident blocks are pinned and count as hit, missing ones come in as far as there is room beside them, and
+        all are released last to first. In that order the new ones come in, too: among blocks of one request a policy
+        that goes by insertion then keeps the first longest.
+        """
+        pool, get = self._pool, self._index.get
+        held = {key: block for key in keys if (block := get(key)) is not None}
+        if held:
+            pool.adopt(list(held.values()), 0, readmission=False)
+        missing = [key for key in keys if key not in held][: self._capacity_blocks - len(held)]
+        if missing:
+            taken = pool.take(len(missing), 0, missing)
+            pool.register(taken[::-1], missing[::-1], 0)
+            held.update(zip(missing, taken, strict=True))
+        pool.release([held[key] for key in reversed(keys) if key in held], 0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,10 +12,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from traces.block_references import block_references
 from traces.ragged import Ragged
 from traces.reading import read_trace
 from traces.schema import Trace
+from traces.sharing import longest_shared_prefix_tokens, lru_hit_blocks, prefix_ceiling
 from traces.stack_distance import COLD, prefix_stack_distances, stack_distances
+from traces.statistics import (
+    Distribution,
+    arrivals_of,
+    conversations,
+    log2_histogram,
+    num_duplicate_rows,
+    oddities_of,
+    sessions_of,
+)
 
 SHARED = Path(__file__).parents[1].parent / "shared"
 MOONCAKE = {"conversation": "conversation_trace.jsonl", "synthetic": "synthetic_trace.jsonl"}
@@ -112,3 +124,120 @@ def test_distances_of_a_long_trace_take_two_cpu_seconds_at_most(mooncake):
     start_s = time.process_time()
     prefix_stack_distances(ids)
     assert time.process_time() - start_s < 2
+
+
+@public
+@pytest.mark.parametrize("name", MOONCAKE)
+def test_the_ceiling_of_both_mooncake_traces_is_the_oracles(mooncake, name):
+    ceiling, expected = prefix_ceiling(mooncake[name]), oracle("mooncake_infinite.json")[name]
+    assert ceiling.num_block_references == expected["refs"]
+    assert ceiling.num_unique_blocks == expected["unique"]
+    assert (ceiling.hit_blocks, ceiling.hit_tokens) == (expected["prefix_hit_blocks"], expected["prefix_hit_tokens"])
+    assert ceiling.engine_hit_blocks == expected["full_only_blocks"]
+    assert ceiling.engine_hit_tokens == expected["full_only_tokens"]
+    assert ceiling.num_prompt_tokens == expected["input_tokens"]
+
+
+def prompts_of(rows, block_tokens=4, **columns) -> Trace:
+    """Prompts of whole blocks, one a second."""
+    ids = Ragged.of_ids(rows)
+    ones = np.ones(len(rows), dtype=np.int64)
+    arrivals = np.arange(len(rows)) * 10**12
+    return Trace("t", arrivals, ids.row_lengths * block_tokens, ones, block_tokens, ids, **columns)
+
+
+def test_ten_equal_prompts_hit_all_but_the_block_of_the_last_token():
+    # 64 tokens in blocks of 16: 9 x 48 of 640; with a 65th token, 9 x 64 of 650.
+    trace = prompts_of([[0, 1, 2, 3]] * 10, block_tokens=16)
+    ceiling = prefix_ceiling(trace)
+    assert (ceiling.engine_hit_tokens, ceiling.engine_hit_token_ratio) == (432, 0.675)
+    longer = replace(trace, num_prompt_tokens=np.full(10, 65), hash_ids=Ragged.of_ids([[0, 1, 2, 3, 4]] * 10))
+    assert prefix_ceiling(longer).engine_hit_tokens == 576
+    assert prefix_ceiling(longer).hit_tokens == 9 * 65
+
+
+def test_sharing_below_one_block_cannot_hit_but_is_seen():
+    # 100 prompts of 300 tokens, the first 240 shared.
+    segments = [[[0, 240], [1000 + 100 * row, 60]] for row in range(100)]
+    prompts = Ragged.of_segments(segments)
+    trace = Trace("t", np.arange(100), np.full(100, 300), np.ones(100, dtype=np.int64), prompt_segments=prompts)
+    ratios = {
+        block: round(prefix_ceiling(trace, block).engine_hit_token_ratio, 4)
+        for block in (16, 32, 64, 128, 240, 256, 784)
+    }
+    assert ratios == {16: 0.792, 32: 0.7392, 64: 0.6336, 128: 0.4224, 240: 0.792, 256: 0, 784: 0}
+    assert longest_shared_prefix_tokens(trace, most=784) == 240
+
+
+def test_a_trace_without_prefix_information_has_no_ceiling():
+    assert prefix_ceiling(Trace("t", np.arange(2), np.array([5, 5]), np.array([1, 1]))) is None
+
+
+def test_salts_part_equal_prompts():
+    trace = prompts_of([[0, 1], [0, 1], [0, 1]], hash_salt=np.array([1, 2, 1]))
+    assert prefix_ceiling(trace).hit_blocks == 2
+
+
+@property_test
+@given(st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=5), min_size=1, max_size=25))
+def test_an_unlimited_cache_hits_the_ceiling(choices):
+    trace = prompts_of(tree_rows(choices))
+    hits = lru_hit_blocks(block_references(trace), np.array([10, 10**6]))
+    assert hits[1] == prefix_ceiling(trace).hit_blocks
+    assert hits[0] <= hits[1]
+
+
+@public
+@pytest.mark.parametrize(
+    "name", ["azure/code", "azure/conv", "mooncake/conversation_trace", "mooncake/synthetic_trace"]
+)
+def test_statistics_are_the_oracles(name):
+    files = {
+        "azure/code": "azure/AzureLLMInferenceTrace_code.csv",
+        "azure/conv": "azure/AzureLLMInferenceTrace_conv.csv",
+    }
+    trace = read_trace(SHARED / "traces" / files.get(name, f"{name}.jsonl"))
+    expected, arrivals = oracle("trace_stats.json")[name], arrivals_of(trace)
+    assert round(arrivals.span_s, 6) == expected["duration_s"]
+    assert round(arrivals.mean_rate_rps, 4) == expected["mean_rate_rps"]
+    assert (round(arrivals.gap_mean_s, 6), round(arrivals.gap_cv, 4)) == (expected["iat_mean_s"], expected["iat_cv"])
+    assert arrivals.gap_max_s == pytest.approx(expected["iat_max_s"], abs=1e-9)
+    assert arrivals.num_distinct_times == expected["distinct_timestamps"]
+    assert arrivals.num_ties == expected["tied_steps"]
+    assert trace.num_unsorted_rows == expected["unsorted_steps"]
+    assert num_duplicate_rows(trace) == expected["exact_duplicate_rows"]
+    for column, key in ((trace.num_prompt_tokens, "input"), (trace.num_output_tokens, "output")):
+        found = Distribution.of(column)
+        assert {"min": found.min, "max": found.max, "sum": found.total} == {
+            k: expected[key][k] for k in ("min", "max", "sum")
+        }
+        assert [found.p50, found.p90, found.p99] == pytest.approx([expected[key][k] for k in ("p50", "p90", "p99")])
+        assert round(found.mean, 3) == expected[key]["mean"]
+
+
+def test_turns_belong_together_by_session_and_by_parent():
+    trace = Trace(
+        "t",
+        np.arange(6),
+        np.full(6, 5),
+        np.full(6, 5),
+        session_id=np.array([7, -1, 7, -1, -1, 8]),
+        parent=np.array([-1, -1, -1, 1, 3, -1]),
+        think_time_ps=np.array([-1, -1, -1, 10**12, 3 * 10**12, -1]),
+    )
+    assert conversations(trace).tolist() == [0, 1, 0, 1, 1, 2]
+    sessions = sessions_of(trace)
+    assert sessions.num_sessions == 3
+    assert (sessions.turns.mean, sessions.turns.max, sessions.think_time_s.mean) == (2, 3, 2)
+    assert sessions_of(replace(trace, session_id=None, parent=None)) is None
+
+
+def test_oddities_are_told():
+    once = Trace("t", np.zeros(3, dtype=np.int64), np.array([5, 5, 6]), np.array([1, 1, 1]))
+    assert oddities_of(once) == ["all requests arrive at once", "1 exact duplicate rows (kept)"]
+    shuffled = Trace("t", np.array([3, 1, 2]) * 10**12, np.array([5, 6, 7]), np.array([1, 1, 1])).sorted_by_arrival()
+    assert oddities_of(shuffled) == ["1 rows of the file came before the row above them; sorted by arrival"]
+
+
+def test_histograms_are_in_powers_of_two():
+    assert log2_histogram(np.array([0, 1, 2, 3, 4, 5, 8, 9])) == [(0, 1), (1, 1), (2, 1), (4, 2), (8, 2), (16, 1)]

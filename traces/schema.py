@@ -61,6 +61,7 @@ class Trace:
     num_dropped: dict[str, int] = field(default_factory=dict)  # rows left out by the reader, by reason
     licence: str = ""
     recipe: dict[str, Any] | None = None  # what a generated trace was made from, its seed included; see traces.generate
+    num_unsorted_rows: int = 0  # rows that the reader found below one that arrives later
 
     @property
     def num_requests(self) -> int:
@@ -97,7 +98,8 @@ class Trace:
 
     def sorted_by_arrival(self) -> Trace:
         """The same requests by arrival time; requests that arrive together keep their order."""
-        return self.take(np.argsort(self.arrival_ps, kind="stable"))
+        num_unsorted_rows = self.num_unsorted_rows + int(np.count_nonzero(np.diff(self.arrival_ps) < 0))
+        return replace(self.take(np.argsort(self.arrival_ps, kind="stable")), num_unsorted_rows=num_unsorted_rows)
 
     def validate(self) -> None:
         """Raise InputError, naming row, column, value and what was expected, if the columns contradict the schema."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from enum import Enum
+from itertools import count
 
 from core.decision_log import NO_REQUEST, DecisionLog, Event
 from core.interfaces import Block, BlockKey, EvictionPolicy
@@ -175,8 +176,18 @@ class BlockPool:
         self._num_shared -= len(blocks) - len(freed)
         return freed
 
-    def register(self, blocks: Sequence[Block], keys: Sequence[BlockKey], request_id: int) -> None:
-        """Publishes the content of referenced full blocks."""
+    def register(
+        self,
+        blocks: Sequence[Block],
+        keys: Sequence[BlockKey],
+        request_id: int,
+        positions: Iterable[int] | None = None,
+        category: int = 0,
+    ) -> None:
+        """Publishes the content of referenced full blocks. `positions`: theirs in their chain (None: from its root)."""
+        for block, position in zip(blocks, count() if positions is None else positions, strict=False):
+            block.position = position
+            block.category = category
         self.index.insert(blocks, keys)
         self._eviction.on_insert(blocks)
         self._log.blocks(Event.CACHE, request_id, blocks)

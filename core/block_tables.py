@@ -170,10 +170,12 @@ class BlockTables:
         first, last = sequence.num_registered, num_tokens // self.block_size
         if last <= first:
             return
-        keys = sequence.keys.keys(first, last)
+        request, keys = sequence.request, sequence.keys.keys(first, last)
         for group, table in enumerate(sequence.tables):
             group_keys = [group_key(group, key) for key in keys] if group else keys
-            self.pool.register(table[first:last], group_keys, sequence.request.request_id)
+            self.pool.register(
+                table[first:last], group_keys, request.request_id, range(first, last), category=request.tenant
+            )
         sequence.num_registered = last
 
     def undo_step(self, request: Request, plan: StepPlan, keep_registrations: bool) -> None:

@@ -28,7 +28,25 @@ class Block:
     block_id: int
     ref_count: int = 0
     key: BlockKey | None = None  # set while the block is registered in the prefix index
+    position: int = 0  # of its content in its chain, the root being 0; of the last registration
+    category: int = 0  # of the request that registered it: its tenant
     link: Any = None
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Block:
+        """A block is a place in memory: the copy of a policy's books still means the same one."""
+        return self
+
+
+class Future(Protocol):
+    """What the rest of the run will ask for. Only clairvoyant policies look."""
+
+    def next_use(self, key: BlockKey) -> int | None:
+        """The number of the next reference to this content by a prompt that has not been admitted yet; None: never.
+
+        References are numbered along the whole run, root to leaf within a prompt. The answer for a key changes only
+        when the prompt it names is admitted, and then to a greater number. Amortised O(1).
+        """
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,13 +54,15 @@ class PolicyEnv:
     """What every policy may know of the world it runs in.
 
     `now()` is the time of the decision being made, in integer picoseconds; `num_blocks` is None for an unbounded pool;
-    `seed` is the run's, for policies that draw random numbers.
+    `seed` is the run's, for policies that draw random numbers. `future` is None but for clairvoyant policies, and for
+    them, too, where traffic is not known beforehand.
     """
 
     now: Callable[[], int]
     num_blocks: int | None
     block_size_tokens: int
     seed: int = 0
+    future: Future | None = None
 
 
 class Change(NamedTuple):

@@ -124,13 +124,13 @@ class Swapping:
     def _publish_loaded(self, sequences: Iterable[Sequence]) -> None:
         """Registers the full blocks that came back from the host: among adopted ones, which are registered already."""
         for sequence in sequences:
-            keys = sequence.keys.keys(0, sequence.num_registered)
+            request, keys = sequence.request, sequence.keys.keys(0, sequence.num_registered)
             for group, table in enumerate(sequence.tables):
-                loaded = [(b, key) for b, key in zip(table, keys, strict=False) if b is not None and b.key is None]
-                if loaded:
-                    blocks, own_keys = zip(*loaded, strict=True)
-                    group_keys = [group_key(group, key) for key in own_keys]
-                    self._pool.register(blocks, group_keys, sequence.request.request_id)
+                places = [i for i, b in enumerate(table[: len(keys)]) if b is not None and b.key is None]
+                if places:
+                    blocks = [table[i] for i in places]
+                    group_keys = [group_key(group, keys[i]) for i in places]
+                    self._pool.register(blocks, group_keys, request.request_id, places, category=request.tenant)
 
     def forget(self, request: Request) -> None:
         """Frees what it has on the host, if anything."""

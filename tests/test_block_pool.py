@@ -116,6 +116,14 @@ def test_content_survives_until_its_block_is_taken() -> None:
     assert (pool.index.get("a"), block.key, pool.num_evictions) == (None, None, 1)
 
 
+def test_a_registration_says_where_in_its_chain_a_block_is_and_for_whom() -> None:
+    pool = pool_of(4)
+    table = pool.take(4, 0)
+    pool.register(table[:1], ["a"], 0)
+    pool.register(table[1:3], ["b", "d"], 0, positions=(1, 3), category=7)
+    assert [(block.position, block.category) for block in table] == [(0, 0), (1, 7), (3, 7), (0, 0)]
+
+
 def test_the_oldest_of_equal_contents_serves_then_the_next() -> None:
     pool = pool_of(4)
     oldest, middle, youngest = (cached(pool, "a")[0] for _ in range(3))

@@ -5,12 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from eviction_policies import CAUSAL
 from hypothesis import strategies as st
 from world import Settings, trace_of
 
-from policies.eviction.fifo import FIFO
-from policies.eviction.lru import LRU
-from policies.eviction.random import Random
 from sim.linear_cost import LinearCost
 from traces.replay import Arrivals
 from traces.schema import Trace
@@ -93,7 +91,7 @@ def settings_of(draw: st.DrawFn, block_size: int, trace: Trace) -> Settings:
         host_blocks=draw(st.sampled_from([0, 2, 6, 50])),
         free_order=draw(st.sampled_from(["unhashed_first", "append_all"])),
         keep_cancelled=draw(st.booleans()),
-        eviction=draw(st.sampled_from([LRU, FIFO, Random])),
+        eviction=draw(st.sampled_from(CAUSAL)),
     )
 
 

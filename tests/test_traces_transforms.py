@@ -1,13 +1,21 @@
 """Shorter, faster, smaller traces: exact arithmetic, sharing kept."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from core.errors import InputError
+from traces.block_references import block_references
+from traces.capping import clip, drop_long
+from traces.merging import merge
 from traces.schema import Ragged, Trace
-from traces.transforms import length_scale, limit, rate_scale
+from traces.selection import Criteria, Range, sample, select, window
+from traces.sharing import prefix_ceiling
+from traces.statistics import conversations
+from traces.transforms import length_scale, limit, rate_scale, shuffle_tenants
 
 
 def hashed(lengths, block=512, arrivals=None) -> Trace:
@@ -105,3 +113,190 @@ def test_segments_are_scaled_one_by_one_so_shared_prefixes_stay_shared():
     assert scaled.output_segments.row(0).tolist() == [[907, 5]]
     assert scaled.num_prompt_tokens.tolist() == [15, 21, 14]
     assert scaled.num_output_tokens.tolist() == [5, 3, 1]
+
+
+@st.composite
+def traces(draw, with_prefixes: bool | None = None) -> Trace:
+    """Small traces: sessions with linked turns, tenants, prompts as block hashes of a tree, as text, or as lengths."""
+    n = draw(st.integers(1, 12))
+    arrivals = np.sort(np.array(draw(st.lists(st.integers(0, 10**14), min_size=n, max_size=n))))
+    lengths = np.array(draw(st.lists(st.integers(1, 40), min_size=n, max_size=n)))
+    parent = np.array([draw(st.integers(-1, row - 1)) for row in range(n)])
+    trace = Trace(
+        draw(st.sampled_from("abc")),
+        arrivals,
+        lengths,
+        np.array(draw(st.lists(st.integers(1, 30), min_size=n, max_size=n))),
+        session_id=np.array(draw(st.lists(st.integers(-1, 3), min_size=n, max_size=n))),
+        parent=parent,
+        think_time_ps=np.where(parent < 0, -1, 5),
+        tenant=np.array(draw(st.lists(st.integers(0, 3), min_size=n, max_size=n))),
+    )
+    kind = draw(st.sampled_from(["hash", "text"] if with_prefixes else ["hash", "text", "none"]))
+    if kind == "hash":
+        # The id of a block is its path: a digit of the row's root, then the position.
+        roots = draw(st.lists(st.integers(0, 2), min_size=n, max_size=n))
+        ids = [
+            [100 * root + block for block in range(-(-length // 4))]
+            for root, length in zip(roots, lengths, strict=True)
+        ]
+        trace = replace(trace, hash_block_tokens=4, hash_ids=Ragged.of_ids(ids))
+    elif kind == "text":
+        cuts = [draw(st.integers(0, length)) for length in lengths.tolist()]
+        parts = [
+            [[start, length] for start, length in ((7, cut), (1000, total - cut)) if length]
+            for cut, total in zip(cuts, lengths.tolist(), strict=True)
+        ]
+        trace = replace(trace, prompt_segments=Ragged.of_segments(parts))
+    trace.validate()
+    return trace
+
+
+many = settings(max_examples=150, deadline=None, derandomize=True)
+
+
+@many
+@given(traces(), st.sampled_from(["2", "1/3", "0.7"]))
+def test_rate_and_window_leave_all_but_time_alone(trace, factor):
+    for changed in (rate_scale(trace, factor), window(trace, 0, "1000")):
+        changed.validate()
+        assert changed.num_prompt_tokens.tolist() == trace.num_prompt_tokens.tolist()
+        if trace.hash_ids is not None:
+            assert changed.hash_ids.values.tolist() == trace.hash_ids.values.tolist()
+
+
+@many
+@given(traces())
+def test_twice_the_rate_halves_every_gap_exactly(trace):
+    even = replace(trace, arrival_ps=trace.arrival_ps * 2)
+    assert rate_scale(even, 2).arrival_ps.tolist() == trace.arrival_ps.tolist()
+
+
+def test_a_window_starts_at_zero_and_leaves_out_its_end():
+    trace = Trace("t", np.array([0, 1, 2, 3]) * 10**12, np.full(4, 5), np.full(4, 5))
+    cut = window(trace, 1, "3")
+    assert cut.arrival_ps.tolist() == [0, 10**12]
+    assert window(trace, "2.5").arrival_ps.tolist() == [5 * 10**11]
+    with pytest.raises(InputError, match="window 3:1 is empty"):
+        window(trace, 3, 1)
+    with pytest.raises(InputError, match=r"none of its 4 requests \(the last at 3 s\) arrives from 9 s to the end"):
+        window(trace, 9)
+
+
+@many
+@given(traces(), st.integers(1, 12), st.integers(0, 5))
+def test_a_sample_keeps_whole_conversations(trace, wanted, seed):
+    wanted = min(wanted, trace.num_requests)
+    taken = sample(trace, num_requests=wanted, seed=seed)
+    taken.validate()
+    assert taken.num_requests >= wanted
+    whole = np.bincount(conversations(trace)).tolist()
+    for size in np.bincount(conversations(taken)).tolist():
+        assert size in whole
+    assert np.count_nonzero(taken.parent >= 0) <= np.count_nonzero(trace.parent >= 0)
+    again = sample(trace, num_requests=wanted, seed=seed)
+    assert again.arrival_ps.tolist() == taken.arrival_ps.tolist()
+
+
+def test_a_sample_without_sessions_has_exactly_the_size_asked_for():
+    trace = Trace("t", np.arange(100), np.arange(1, 101), np.ones(100, dtype=np.int64))
+    assert sample(trace, fraction="0.1").num_requests == 10
+    assert sample(trace, fraction="1/3").num_requests == 34
+    assert sample(trace, num_requests=7).num_requests == 7
+    assert sample(trace, num_requests=7, seed=1).num_prompt_tokens.tolist() != (
+        sample(trace, num_requests=7, seed=2).num_prompt_tokens.tolist()
+    )
+    for fraction in ("0", "1.1", "x"):
+        with pytest.raises(InputError, match=f"fraction={fraction}; expected"):
+            sample(trace, fraction=fraction)
+    with pytest.raises(InputError, match="num_requests=101; expected 1 to 100"):
+        sample(trace, num_requests=101)
+
+
+@many
+@given(traces())
+def test_a_selection_meets_its_criteria_and_links_only_its_own_rows(trace):
+    criteria = Criteria(prompt_tokens=Range(5, 30), tenants={0, 1, 2})
+    good = (trace.num_prompt_tokens >= 5) & (trace.num_prompt_tokens <= 30) & (trace.tenant <= 2)
+    if not good.any():
+        with pytest.raises(InputError, match="meets the criteria"):
+            select(trace, criteria)
+        return
+    selected = select(trace, criteria)
+    selected.validate()
+    assert selected.num_prompt_tokens.tolist() == trace.num_prompt_tokens[good].tolist()
+
+
+def test_selecting_by_what_a_trace_lacks_is_refused():
+    with pytest.raises(InputError, match="has no priority"):
+        select(hashed([1]), Criteria(priorities=[0]))
+
+
+@many
+@given(traces(with_prefixes=True), st.integers(1, 40))
+def test_clipped_prompts_share_what_they_shared_as_far_as_they_reach(trace, most):
+    clipped = clip(trace, max_prompt_tokens=most, max_output_tokens=7)
+    clipped.validate()
+    assert clipped.num_prompt_tokens.max() <= most
+    assert clipped.num_output_tokens.max() <= 7
+    whole, cut = (block_references(each, 4 if each.hash_ids is None else None).rows() for each in (trace, clipped))
+    for row in range(trace.num_requests):
+        for other in range(row):
+            num_full = int(min(clipped.num_prompt_tokens[row], clipped.num_prompt_tokens[other])) // 4
+            assert (cut[row][:num_full] == cut[other][:num_full]) == (whole[row][:num_full] == whole[other][:num_full])
+
+
+def test_long_requests_are_dropped_on_request():
+    trace = Trace("t", np.arange(3), np.array([5, 50, 6]), np.array([9, 1, 90]), parent=np.array([-1, 0, 1]))
+    kept = drop_long(trace, max_prompt_tokens=10)
+    assert (kept.num_prompt_tokens.tolist(), kept.parent.tolist()) == ([5, 6], [-1, -1])
+    assert drop_long(trace, max_output_tokens=10).num_prompt_tokens.tolist() == [5, 50]
+    with pytest.raises(InputError, match="every request has more than 1 prompt"):
+        drop_long(trace, max_prompt_tokens=1)
+    with pytest.raises(InputError, match="expected at least 1"):
+        clip(trace, max_output_tokens=0)
+
+
+@many
+@given(st.lists(traces(), min_size=1, max_size=3))
+def test_merged_traces_keep_apart_and_keep_their_own_sharing(parts):
+    if len({(part.hash_ids is None, part.prompt_segments is None) for part in parts}) > 1:
+        with pytest.raises(InputError, match=r"merge: '.' has .*; hit ratios of such"):
+            merge(parts)
+        return
+    merged = merge(parts)
+    merged.validate()
+    assert merged.num_requests == sum(part.num_requests for part in parts)
+    assert np.count_nonzero(merged.parent >= 0) == sum(np.count_nonzero(part.parent >= 0) for part in parts)
+    assert len(np.unique(merged.tenant)) == sum(len(np.unique(part.tenant)) for part in parts)
+    if merged.hash_ids is not None:
+        assert len(np.unique(merged.hash_ids.values)) == sum(len(np.unique(part.hash_ids.values)) for part in parts)
+        assert prefix_ceiling(merged).hit_blocks == sum(prefix_ceiling(part).hit_blocks for part in parts)
+
+
+def test_a_merge_is_sorted_by_arrival_and_gives_tenants_to_those_without():
+    a = Trace("a", np.array([0, 5]), np.array([1, 2]), np.array([1, 1]), priority=np.array([3, 4]), licence="x")
+    b = Trace("b", np.array([0, 2]), np.array([3, 4]), np.array([1, 1]), licence="x", num_dropped={"zero_output": 2})
+    merged = merge([a, b])
+    assert merged.num_prompt_tokens.tolist() == [1, 3, 4, 2]
+    assert merged.tenant.tolist() == [0, 1, 1, 0]
+    assert merged.priority.tolist() == [3, 0, 0, 4]
+    assert (merged.name, merged.licence, merged.num_dropped) == ("a+b", "x", {"zero_output": 2})
+
+
+def test_blocks_of_two_sizes_are_not_merged():
+    with pytest.raises(InputError, match="merge: hash blocks of 512 tokens in 't', 16 tokens in 't'"):
+        merge([hashed([513]), hashed([17], block=16)])
+
+
+@many
+@given(traces(), st.integers(0, 3))
+def test_shuffled_tenants_are_the_same_ones_among_conversations(trace, seed):
+    shuffled = shuffle_tenants(trace, seed)
+    conversation = conversations(trace)
+    _, first = np.unique(conversation, return_index=True)
+    assert sorted(shuffled.tenant[first]) == sorted(trace.tenant[first])
+    for number in range(len(first)):
+        assert len(set(shuffled.tenant[conversation == number])) == 1
+    with pytest.raises(InputError, match="has no tenants"):
+        shuffle_tenants(replace(trace, tenant=None))

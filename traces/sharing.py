@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from traces.block_references import BlockReferences, block_references
+from traces.capping import clip
 from traces.ragged import IntArray, Ragged
 from traces.schema import Trace
 from traces.stack_distance import COLD, prefix_stack_distances, previous_references
@@ -111,8 +112,7 @@ def reuse_times_ps(references: BlockReferences) -> IntArray:
 
 def longest_shared_prefix_tokens(trace: Trace, most: int) -> int:
     """The longest prefix, up to `most` tokens, that two prompts given as text have in common."""
-    references = block_references(trace, 1)
-    heads = sorted(row[:most] for row in references.rows())
+    heads = sorted(block_references(clip(trace, max_prompt_tokens=most), 1).rows())
     return max((_num_common(a, b) for a, b in pairwise(heads)), default=0)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 from fractions import Fraction
 
@@ -9,6 +10,7 @@ import numpy as np
 
 from core.errors import InputError
 from traces.schema import IntArray, Ragged, Trace
+from traces.statistics import conversations
 
 
 def limit(trace: Trace, num_requests: int) -> Trace:
@@ -50,6 +52,20 @@ def length_scale(trace: Trace, scale: Fraction | str | float) -> Trace:
         prompt_segments=prompt_segments,
         output_segments=output_segments,
     )
+
+
+def shuffle_tenants(trace: Trace, seed: int = 0) -> Trace:
+    """The same requests with tenants dealt out anew among conversations: as many conversations each, others.
+
+    A conversation is given one tenant (that of another one's first request). Prompts, salts and times stay.
+    """
+    if trace.tenant is None:
+        raise InputError(f"trace {trace.name!r} has no tenants; expected a trace that has, to shuffle them")
+    conversation = conversations(trace)
+    _, first_row = np.unique(conversation, return_index=True)
+    tenants = trace.tenant[first_row].tolist()
+    random.Random(seed).shuffle(tenants)
+    return replace(trace, tenant=np.array(tenants, dtype=np.int64)[conversation])
 
 
 def _scaled(lengths: IntArray, ratio: Fraction) -> IntArray:

@@ -159,6 +159,52 @@ class PriorityEviction(EvictionPolicy):
         ]
 
 
+class Leaf(Protocol):
+    """A node at the end of a radix tree, as a ranking sees it. Times are ticks: they order events, and no more."""
+
+    @property
+    def last_access(self) -> int:
+        """When a look-up or an insertion last passed it."""
+        ...
+
+    @property
+    def created(self) -> int: ...
+    @property
+    def num_hits(self) -> int:
+        """Requests that published a text through it, the one that made it included."""
+        ...
+
+    @property
+    def priority(self) -> int:
+        """The greatest importance among those requests (`-Request.priority`: the more urgent, the greater)."""
+        ...
+
+    @property
+    def num_pages(self) -> int:
+        """Its length, in blocks."""
+        ...
+
+    @property
+    def depth_pages(self) -> int:
+        """Blocks of the text that precede it."""
+        ...
+
+
+class LeafRanking(Policy):
+    """Says which leaf of the radix tree goes next (`pool.prefix_index=radix`): write `rank`, and the least goes first.
+
+    A leaf is evicted whole, with all its blocks; then its parent may be one. A waiting request is looked up again in
+    every step. A ranking that this leaves in the same order, because only the order of its times counts, says so by
+    `ignores_repetition`: spans are longer under it while somebody waits. Decisions are the same either way.
+    """
+
+    ignores_repetition: ClassVar[bool] = False
+
+    @abstractmethod
+    def rank(self, leaf: Leaf) -> Any:
+        """Anything that compares. Asked when the node becomes an evictable leaf and whenever it is touched as one."""
+
+
 class PreemptMode(Enum):
     """RECOMPUTE drops the KV of the victim; SWAP copies it to host memory and brings it back."""
 

@@ -16,7 +16,7 @@ from traces.block_references import block_references
 from traces.ragged import Ragged
 from traces.reading import read_trace
 from traces.schema import Trace
-from traces.sharing import longest_shared_prefix_tokens, lru_hit_blocks, prefix_ceiling
+from traces.sharing import longest_shared_prefix_tokens, lru_hit_blocks, prefix_ceiling, prefix_distances
 from traces.stack_distance import COLD, prefix_stack_distances, stack_distances
 from traces.statistics import (
     Distribution,
@@ -182,7 +182,7 @@ def test_salts_part_equal_prompts():
 @given(st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=5), min_size=1, max_size=25))
 def test_an_unlimited_cache_hits_the_ceiling(choices):
     trace = prompts_of(tree_rows(choices))
-    hits = lru_hit_blocks(block_references(trace), np.array([10, 10**6]))
+    hits = lru_hit_blocks(prefix_distances(block_references(trace)), np.array([10, 10**6]))
     assert hits[1] == prefix_ceiling(trace).hit_blocks
     assert hits[0] <= hits[1]
 
@@ -234,9 +234,9 @@ def test_turns_belong_together_by_session_and_by_parent():
 
 def test_oddities_are_told():
     once = Trace("t", np.zeros(3, dtype=np.int64), np.array([5, 5, 6]), np.array([1, 1, 1]))
-    assert oddities_of(once) == ["all requests arrive at once", "1 exact duplicate rows (kept)"]
+    assert oddities_of(once) == ["all requests arrive at once", "exact duplicates of an earlier row: 1 (kept)"]
     shuffled = Trace("t", np.array([3, 1, 2]) * 10**12, np.array([5, 6, 7]), np.array([1, 1, 1])).sorted_by_arrival()
-    assert oddities_of(shuffled) == ["1 rows of the file came before the row above them; sorted by arrival"]
+    assert oddities_of(shuffled) == ["rows that the file has below a later one: 1 (sorted by arrival)"]
 
 
 def test_histograms_are_in_powers_of_two():

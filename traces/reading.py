@@ -44,6 +44,11 @@ def read_trace(path: str | Path, format: str = "auto", on_error: str = "fail") -
     return trace
 
 
+def format_name(path: str | Path) -> str:
+    """The name of the format that a file is recognised as; raises InputError if it is none of FORMATS."""
+    return _format_of(Source(Path(path)), "auto").name
+
+
 def _format_of(source: Source, name: str) -> Format:
     known = "; ".join(f"{known.name} ({known.description})" for known in FORMATS)
     if name != "auto":

@@ -86,20 +86,21 @@ def ceiling_of(references: BlockReferences) -> PrefixCeiling:
     )
 
 
-def lru_hit_blocks(references: BlockReferences, capacities_blocks: IntArray) -> IntArray:
-    """Blocks that an LRU cache of each capacity hits, `[num_capacities]`, where requests touch their blocks tail first.
+def prefix_distances(references: BlockReferences) -> IntArray:
+    """LRU stack distances of requests that look up all blocks at once and touch them tail first; COLD for a first one.
+
+    See `prefix_stack_distances`. Raises InputError where an id follows two different ones: they are no prefix hashes.
+    """
+    references.parents()
+    return prefix_stack_distances(Ragged(references.blocks, references.offsets))
+
+
+def lru_hit_blocks(distances: IntArray, capacities_blocks: IntArray) -> IntArray:
+    """Blocks that an LRU cache of each capacity hits, by their stack distances, `[num_capacities]`.
 
     Exact from the blocks of the longest request on; below that a request does not fit, and the figure is a bound.
-    Raises InputError where an id follows two different ones.
     """
-    distances = prefix_distances(references)
     return np.searchsorted(np.sort(distances[distances != COLD]), capacities_blocks, side="right")
-
-
-def prefix_distances(references: BlockReferences) -> IntArray:
-    """`prefix_stack_distances` of references; raises InputError where an id follows two different ones."""
-    references.parents()  # that ids are chained is what those distances rest on
-    return prefix_stack_distances(Ragged(references.blocks, references.offsets))
 
 
 def reuse_times_ps(references: BlockReferences) -> IntArray:

@@ -145,9 +145,9 @@ def _oddities(trace: Trace) -> Iterator[str]:
             f" {step_s:.3g} s apart; the gaps (CV {arrivals.gap_cv:.2f}) tell of the clock, not of the users"
         )
     elif arrivals.num_ties:
-        yield f"{arrivals.num_ties:,} requests arrive with the one before (they keep the file's order)"
+        yield f"requests that arrive with the one before: {arrivals.num_ties:,} (they keep the file's order)"
     if trace.num_unsorted_rows:
-        yield f"{trace.num_unsorted_rows:,} rows of the file came before the row above them; sorted by arrival"
+        yield f"rows that the file has below a later one: {trace.num_unsorted_rows:,} (sorted by arrival)"
     num_duplicates = num_duplicate_rows(trace)
     if num_duplicates:
-        yield f"{num_duplicates:,} exact duplicate rows (kept)"
+        yield f"exact duplicates of an earlier row: {num_duplicates:,} (kept)"

@@ -1,64 +1,98 @@
-"""Write a trace in kvtwin's own format: what `read_trace` gives back is the same trace, sharing included."""
+"""Write a trace in any format that has a writer, whole or not at all; and what a format cannot carry."""
 
 from __future__ import annotations
 
-import json
+import gzip
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, NamedTuple
 
-from traces.readers.fields import PS_PER_S
-from traces.readers.own import SCHEMA
+from core.errors import InputError
 from traces.readers.own_row import OPTIONAL_KEYS
 from traces.schema import Trace
+from traces.writers import azure, burstgpt, libcachesim, mooncake, own, vidur
+
+
+class TargetFormat(NamedTuple):
+    """A format to write: what of a trace it carries beside times, and how fine those are."""
+
+    name: str
+    description: str
+    carries: frozenset[str]
+    resolution_ps: int
+    write: Callable[[Trace, BinaryIO], None]
+
+
+TARGETS = tuple(
+    TargetFormat(writer.NAME, writer.DESCRIPTION, writer.CARRIES, writer.RESOLUTION_PS, writer.write)
+    for writer in (own, mooncake, azure, vidur, burstgpt, libcachesim)
+)
+
+
+def target_format(name: str) -> TargetFormat:
+    """The format of that name; raises InputError, listing all, if there is none."""
+    for target in TARGETS:
+        if target.name == name:
+            return target
+    known = "; ".join(f"{target.name} ({target.description})" for target in TARGETS)
+    raise InputError(f"no format {name!r} to write; expected one of: {known}")
 
 
 def write_trace(trace: Trace, path: str | Path, notes: Mapping[str, Any] | None = None) -> None:
-    """Write `trace` to `path`; `notes` (credit, how it was made, …) go into the header and are not read back.
+    """Write `trace` to `path` in kvtwin's own format, packed where the name ends in .gz.
 
-    The file appears whole or not at all: it is written under a temporary name and renamed.
+    `notes` (credit, how it was made, …) go into the header and are not read back. The file appears whole or not at
+    all: it is written under a temporary name and renamed.
     """
-    path = Path(path)
-    lines = [_header(trace, notes or {}), *(_row(trace, row) for row in range(trace.num_requests))]
-    temporary = path.with_name(path.name + ".partial")
-    temporary.write_text("\n".join(lines) + "\n", encoding="utf-8", newline="\n")
-    os.replace(temporary, path)
+    _write(Path(path), partial(own.write, trace, notes=notes or {}))
 
 
-def _header(trace: Trace, notes: Mapping[str, Any]) -> str:
-    header: dict[str, Any] = {"kvtwin": SCHEMA, "name": trace.name, "licence": trace.licence}
-    if trace.hash_block_tokens is not None:
-        header["hash_block_tokens"] = trace.hash_block_tokens
-    if trace.recipe is not None:
-        header["recipe"] = trace.recipe
-    if notes:
-        header["notes"] = notes
-    return json.dumps(header)
+def write_trace_as(format_name: str, trace: Trace, path: str | Path) -> None:
+    """The same in another format. Raises InputError if there is no such format, or none of its kind can be made."""
+    _write(Path(path), partial(target_format(format_name).write, trace))
 
 
-def _row(trace: Trace, row: int) -> str:
-    members = [f'"arrival_s":{_seconds(int(trace.arrival_ps[row]))}']
-    members.append(f'"num_prompt_tokens":{trace.num_prompt_tokens[row]}')
-    members.append(f'"num_output_tokens":{trace.num_output_tokens[row]}')
-    for key in ("hash_ids", "prompt_segments", "output_segments"):
-        ragged = getattr(trace, key)
-        if ragged is not None:
-            members.append(f'"{key}":{json.dumps(ragged.row(row).tolist(), separators=(",", ":"))}')
+def not_carried(trace: Trace, format_name: str) -> list[str]:
+    """What `trace` has and a file of that format will not have, in words."""
+    return list(_not_carried(trace, target_format(format_name)))
+
+
+def _not_carried(trace: Trace, target: TargetFormat) -> Iterator[str]:
+    if "lengths" not in target.carries:
+        yield "lengths, and which blocks belong to one request"
+    if trace.has_prefix_information and "hash_ids" not in target.carries:
+        yield "which prompts share a prefix"
+    elif trace.prompt_segments is not None and "prompt_segments" not in target.carries:
+        yield "shared text that does not fill a hash block (--block-size says how large those are)"
+    if trace.output_segments is not None and "output_segments" not in target.carries:
+        yield "recorded answers (what later prompts share with them beyond earlier prompts)"
     for key, optional in OPTIONAL_KEYS.items():
         column = getattr(trace, optional.column)
-        if column is not None:
-            members.append(f'"{key}":{_value(key, int(column[row]), optional.default)}')
-    return "{" + ",".join(members) + "}"
+        if column is not None and key not in target.carries and (column != optional.default).any():
+            yield key
+    if trace.arrival_ps[0] and "origin" not in target.carries:
+        yield "the time before the first arrival"
+    if (trace.arrival_ps % target.resolution_ps).any():
+        yield f"times finer than {target.resolution_ps / 1e12:g} s (rounded down)"
 
 
-def _value(key: str, value: int, default: int) -> str:
-    if value == default:
-        return "null"
-    return _seconds(value) if key.endswith("_s") else str(value)
-
-
-def _seconds(time_ps: int) -> str:
-    """Seconds as a decimal number, exactly."""
-    seconds, rest_ps = divmod(time_ps, PS_PER_S)
-    return f"{seconds}.{rest_ps:012d}".rstrip("0").rstrip(".")
+def _write(path: Path, write: Callable[[BinaryIO], None]) -> None:
+    temporary = path.with_name(path.name + ".partial")
+    try:
+        with temporary.open("wb") as file:
+            if path.suffix == ".gz":
+                with gzip.GzipFile(
+                    fileobj=file, mode="wb", filename="", mtime=0
+                ) as packed:  # the same bytes every time
+                    write(packed)  # type: ignore[arg-type]  # a binary file in all that is used of it
+            else:
+                write(file)
+        os.replace(temporary, path)
+    except OSError as error:
+        raise InputError(
+            f"{path}: cannot be written ({error.strerror}); expected a file in a folder that is there"
+        ) from error
+    finally:
+        temporary.unlink(missing_ok=True)

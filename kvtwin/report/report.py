@@ -78,7 +78,7 @@ def write_report(
         [*cdfs, *scatters, *over_time],
         _footer([sim_run, *engine_runs]),
     )
-    _write(path, page)
+    write_page(path, page)
 
 
 def write_run_report(path: Path, run: Run, notices: Sequence[str] = ()) -> None:
@@ -106,10 +106,11 @@ def write_run_report(path: Path, run: Run, notices: Sequence[str] = ()) -> None:
         [*cdfs, *over_time],
         _footer([run]),
     )
-    _write(path, page)
+    write_page(path, page)
 
 
-def _write(path: Path, page: str) -> None:
+def write_page(path: Path, page: str) -> None:
+    """Write a whole page, its folder made if need be; raises InputError where it cannot be written."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, page.encode())

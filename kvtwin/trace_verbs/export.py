@@ -1,0 +1,37 @@
+"""`kvtwin trace export FILE --for TOOL --out DIR`: the file that a load tool takes, and its command line."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from kvtwin.arguments import Arguments
+from kvtwin.load_tools import TOOLS, export
+from kvtwin.trace_verbs.shaping import add_reading, add_sampling, add_shaping, note, read_shaped
+from kvtwin.trace_verbs.writing import tell_losses
+
+
+def run(args: Sequence[str]) -> int:
+    options = _parser().parse_args(args)
+    trace = read_shaped(options.file, options)
+    exported = export(trace, options.tool, Path(options.out))
+    tell_losses(trace, exported.format_name)
+    for remark in exported.remarks:
+        note(remark)
+    print(exported.command)
+    return 0
+
+
+def _parser() -> Arguments:
+    parser = Arguments(
+        "trace export",
+        "Writes what a load tool replays and prints the command, with the right time unit and block size.\n"
+        "MODEL and http://HOST:PORT are yours to fill in.",
+    )
+    parser.add_argument("file", metavar="FILE")
+    parser.add_argument("--for", dest="tool", required=True, metavar="TOOL", help=", ".join(TOOLS))
+    parser.add_argument("--out", required=True, metavar="DIR", help="where the file goes; made if need be")
+    add_reading(parser)
+    add_shaping(parser)
+    add_sampling(parser)
+    return parser

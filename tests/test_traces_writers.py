@@ -1,0 +1,183 @@
+"""Files that are written: what comes back when they are read, and what is told not to."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from trace_cases import traces
+
+from core.errors import InputError
+from traces.block_references import block_references
+from traces.hashing import with_hash_ids, with_private_ids
+from traces.reading import FORMATS, read_trace
+from traces.schema import OPTIONAL_COLUMNS, Ragged, Trace
+from traces.sharing import prefix_ceiling
+from traces.transforms import length_scale
+from traces.writing import TARGETS, not_carried, write_trace, write_trace_as
+
+READABLE = sorted({target.name for target in TARGETS} & {known.name for known in FORMATS} - {"libcachesim"})
+RESOLUTION_PS = {target.name: target.resolution_ps for target in TARGETS}
+many = settings(max_examples=60, deadline=None, derandomize=True)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    return tmp_path_factory.mktemp("written")
+
+
+def requests(*arrivals_ps: int, **columns) -> Trace:
+    n = len(arrivals_ps)
+    return Trace("t", np.array(arrivals_ps), np.full(n, 600), np.arange(1, n + 1), **columns)
+
+
+def written(trace: Trace, format_name: str, folder: Path) -> list[str]:
+    write_trace_as(format_name, trace, folder / "out")
+    return (folder / "out").read_text().splitlines()
+
+
+@many
+@given(trace=traces())
+def test_our_own_format_carries_everything(trace, folder):
+    write_trace(trace, folder / "own.jsonl")
+    back = read_trace(folder / "own.jsonl")
+    for name in ("arrival_ps", "num_prompt_tokens", "num_output_tokens", *OPTIONAL_COLUMNS):
+        expected = getattr(trace, name)
+        assert (getattr(back, name) is None) == (expected is None)
+        assert expected is None or getattr(back, name).tolist() == expected.tolist()
+    assert not_carried(trace, "kvtwin") == []
+    if trace.has_prefix_information:
+        assert prefix_ceiling(back) == prefix_ceiling(trace)
+
+
+@pytest.mark.parametrize("format_name", READABLE)
+@many
+@given(trace=traces())
+def test_what_is_read_back_is_what_was_written_as_far_as_the_format_reaches(format_name, trace, folder):
+    blocks_of_512 = length_scale(trace, 128)  # the size that Mooncake's readers expect
+    write_trace_as(format_name, blocks_of_512, folder / format_name)
+    if format_name == "mooncake" and not trace.has_prefix_information:
+        return  # rows without ids are for aiperf
+    back = read_trace(folder / format_name, format_name)
+    assert back.num_prompt_tokens.tolist() == blocks_of_512.num_prompt_tokens.tolist()
+    assert back.num_output_tokens.tolist() == blocks_of_512.num_output_tokens.tolist()
+    rounded = trace.arrival_ps // RESOLUTION_PS[format_name] * RESOLUTION_PS[format_name]
+    assert np.diff(back.arrival_ps).tolist() == np.diff(rounded).tolist()
+    losses = not_carried(trace, format_name)
+    assert ("times finer than" in " ".join(losses)) == (rounded != trace.arrival_ps).any()
+    if trace.has_prefix_information and "which prompts share a prefix" not in losses:
+        size = 512 if trace.hash_ids is None else None
+        assert block_references(back, size).rows() == block_references(blocks_of_512, size).rows()
+        assert prefix_ceiling(back, size) == prefix_ceiling(blocks_of_512, size)
+    else:
+        assert back.has_prefix_information == (format_name == "kvtwin" and trace.has_prefix_information)
+
+
+def test_a_shared_prefix_keeps_its_length(folder):
+    # 14,336 tokens are 28 blocks of 512.
+    ids = [[*range(28), 100 + 2 * row, 101 + 2 * row] for row in range(3)]
+    trace = Trace(
+        "t", np.arange(3), np.full(3, 15_000), np.full(3, 50), hash_block_tokens=512, hash_ids=Ragged.of_ids(ids)
+    )
+    write_trace_as("mooncake", trace, folder / "shared.jsonl")
+    back = read_trace(folder / "shared.jsonl")
+    assert prefix_ceiling(back).engine_hit_tokens == 2 * 14_336
+    text = Ragged.of_segments([[[0, 14_336], [20_000 + 1000 * row, 664]] for row in range(3)])
+    told_as_text = replace(trace, hash_block_tokens=None, hash_ids=None, prompt_segments=text)
+    write_trace_as("mooncake", told_as_text, folder / "shared.jsonl")
+    assert prefix_ceiling(read_trace(folder / "shared.jsonl")).engine_hit_tokens == 2 * 14_336
+    assert prefix_ceiling(with_hash_ids(told_as_text, 16)).engine_hit_tokens == 2 * 14_336
+
+
+def test_mooncake_has_milliseconds_with_as_many_decimals_as_it_takes(folder):
+    trace = requests(
+        0, 10**9, 1_500_000_000, 1_500_000_001, hash_block_tokens=512, hash_ids=Ragged.of_ids([[7, 9]] * 4)
+    )
+    rows = [json.loads(line) for line in written(trace, "mooncake", folder)]
+    assert [row["timestamp"] for row in rows] == [0, 1, 1.5, 1.500000001]
+    assert rows[0] == {"timestamp": 0, "input_length": 600, "output_length": 1, "hash_ids": [0, 1]}
+
+
+def test_azure_has_seven_digits_of_a_second(folder):
+    lines = written(requests(0, 51_996_900_000, 86_400 * 10**12 + 99_999), "azure", folder)
+    assert lines == [
+        "TIMESTAMP,ContextTokens,GeneratedTokens",
+        "2000-01-01 00:00:00.0000000,600,1",
+        "2000-01-01 00:00:00.0519969,600,2",
+        "2000-01-02 00:00:00.0000000,600,3",
+    ]
+
+
+def test_vidur_and_burstgpt_have_seconds(folder):
+    trace = requests(5 * 10**12, 45_500_000_000_000)
+    assert written(trace, "vidur", folder) == [
+        "arrived_at,num_prefill_tokens,num_decode_tokens",
+        "5,600,1",
+        "45.5,600,2",
+    ]
+    assert written(trace, "burstgpt", folder)[1:] == [
+        "5,GPT-4,600,1,601,Conversation log",
+        "45.5,GPT-4,600,2,602,Conversation log",
+    ]
+
+
+def test_libcachesim_gets_a_row_a_block(folder):
+    trace = requests(0, 2_500_000_000_000, hash_block_tokens=512, hash_ids=Ragged.of_ids([[7, 9], [7, 8]]))
+    assert written(trace, "libcachesim", folder) == ["time,obj_id,obj_size", "0,0,1", "0,1,1", "2,0,1", "2,2,1"]
+    with pytest.raises(InputError, match="does not tell which prompts share a prefix"):
+        write_trace_as("libcachesim", requests(0), folder / "none")
+    assert not (folder / "none").exists()
+
+
+def test_what_a_format_cannot_carry_is_named(folder):
+    columns = {"priority": np.array([0, 1]), "num_samples": np.array([1, 2]), "cancel_after_ps": np.array([-1, 5])}
+    trace = requests(10**12, 10**12 + 3, tenant=np.array([0, 0]), **columns)
+    assert not_carried(trace, "mooncake") == ["priority", "num_samples", "cancel_after_s"]
+    assert not_carried(trace, "azure")[-2:] == [
+        "the time before the first arrival",
+        "times finer than 1e-07 s (rounded down)",
+    ]
+    assert not_carried(requests(0), "vidur") == []
+    shared = replace(requests(0), prompt_segments=Ragged.of_segments([[[0, 600]]]))
+    assert not_carried(shared, "vidur") == ["which prompts share a prefix"]
+    with pytest.raises(InputError, match="no format 'mooncak' to write; expected one of: kvtwin"):
+        not_carried(trace, "mooncak")
+
+
+def test_salts_are_told_by_ids_of_their_own():
+    trace = requests(
+        0, 1, 2, hash_block_tokens=512, hash_ids=Ragged.of_ids([[0, 1]] * 3), hash_salt=np.array([1, 2, 1])
+    )
+    hashed = with_hash_ids(trace)
+    assert hashed.hash_salt is None
+    assert [hashed.hash_ids.row(row).tolist() for row in range(3)] == [[0, 1], [2, 3], [0, 1]]
+    assert prefix_ceiling(hashed) == prefix_ceiling(trace)
+
+
+def test_private_ids_share_nothing():
+    private = with_private_ids(requests(0, 1), 512)
+    private.validate()
+    assert prefix_ceiling(private).hit_blocks == 0
+    with pytest.raises(InputError, match="expected one that does not"):
+        with_private_ids(private, 512)
+
+
+def test_a_name_that_ends_in_gz_is_packed_and_the_same_every_time(folder):
+    trace = requests(0, 10**12)
+    write_trace_as("azure", trace, folder / "a.csv.gz")
+    first = (folder / "a.csv.gz").read_bytes()
+    write_trace_as("azure", trace, folder / "a.csv.gz")
+    assert (folder / "a.csv.gz").read_bytes() == first
+    assert gzip.decompress(first).decode().startswith("TIMESTAMP,")
+    assert read_trace(folder / "a.csv.gz").num_requests == 2
+
+
+def test_a_file_appears_whole_or_not_at_all(folder):
+    with pytest.raises(InputError, match=r"nowhere/x: cannot be written \(No such file or directory\)"):
+        write_trace(requests(0), folder / "nowhere" / "x")
+    assert not list(folder.glob("*.partial"))

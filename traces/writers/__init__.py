@@ -1,0 +1,1 @@
+"""Writers of trace formats, one file each; `traces.writing` is their front."""

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from core.errors import InputError
-from traces.readers import azure, mooncake, own
+from traces.readers import azure, burstgpt, mooncake, own, vidur
 from traces.readers.source import BadRows, Head, RefuseBadRows, SkipBadRows, Source
 from traces.schema import Trace
 
@@ -24,6 +24,8 @@ class Format(NamedTuple):
 FORMATS = (
     Format(own.NAME, own.DESCRIPTION, own.recognises, own.read),
     Format(azure.NAME, azure.DESCRIPTION, azure.recognises, azure.read),
+    Format(burstgpt.NAME, burstgpt.DESCRIPTION, burstgpt.recognises, burstgpt.read),
+    Format(vidur.NAME, vidur.DESCRIPTION, vidur.recognises, vidur.read),
     Format(mooncake.NAME, mooncake.DESCRIPTION, mooncake.recognises, mooncake.read),
 )
 _ON_ERROR: dict[str, Callable[[], BadRows]] = {"fail": RefuseBadRows, "skip": SkipBadRows}
@@ -60,5 +62,5 @@ def _format_of(source: Source, name: str) -> Format:
     for candidate in FORMATS:
         if candidate.recognises(head):
             return candidate
-    start = head.lines[0][:60] if head.lines else ""
+    start = head.first_line[:60]
     raise InputError(f"{source.path}: format not recognised, it starts with {start!r}; known formats: {known}")

@@ -30,7 +30,7 @@ SCHEMA = "trace/1"
 def recognises(head: Head) -> bool:
     """Whether the first line of a file is this format's header."""
     try:
-        return bool(head.lines) and "kvtwin" in json_object(head.lines[0])
+        return "kvtwin" in json_object(head.first_line)
     except BadRow:
         return False
 

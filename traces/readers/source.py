@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import NamedTuple, Protocol, TypeVar
 
@@ -32,6 +32,11 @@ class Head:
         """The first lines that are not blank, 16 at most; the last may be cut off, what is not UTF-8 is replaced."""
         text = self.bytes.decode("utf-8-sig", "replace")
         return tuple(islice((line.rstrip("\r") for line in text.split("\n") if line and not line.isspace()), 16))
+
+    @property
+    def first_line(self) -> str:
+        """The first line that is not blank; empty if there is none."""
+        return self.lines[0] if self.lines else ""
 
 
 class LineBlock(NamedTuple):
@@ -117,13 +122,17 @@ class Source:
 
     def numbered_lines(self) -> Iterator[tuple[int, str]]:
         """(line number from 1, text) of every line that is not blank."""
-        for block in self.line_blocks():
-            # Not splitlines(): JSON strings may hold U+2028 and its kin unescaped.
-            for number, line in enumerate(self._text(block).split("\n"), start=block.first_line_number):
-                if line and not line.isspace():
-                    yield number, line.rstrip("\r")
+        return chain.from_iterable(map(self.lines_of, self.line_blocks()))
 
-    def _text(self, block: LineBlock) -> str:
+    def lines_of(self, block: LineBlock) -> Iterator[tuple[int, str]]:
+        """(line number from 1, text) of the lines of one block that are not blank."""
+        # Not splitlines(): JSON strings may hold U+2028 and its kin unescaped.
+        for number, line in enumerate(self.text(block).split("\n"), start=block.first_line_number):
+            if line and not line.isspace():
+                yield number, line.rstrip("\r")
+
+    def text(self, block: LineBlock) -> str:
+        """The text of a block; raises InputError where it is not UTF-8."""
         try:
             return block.content.decode("utf-8")
         except UnicodeDecodeError as error:

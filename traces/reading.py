@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from core.errors import InputError
-from traces.readers import azure, burstgpt, mooncake, own, vidur
+from traces.readers import azure, burstgpt, libcachesim_csv, mooncake, oracle_general, own, vidur
 from traces.readers.source import BadRows, Head, RefuseBadRows, SkipBadRows, Source
 from traces.schema import Trace
 
@@ -26,6 +26,8 @@ FORMATS = (
     Format(azure.NAME, azure.DESCRIPTION, azure.recognises, azure.read),
     Format(burstgpt.NAME, burstgpt.DESCRIPTION, burstgpt.recognises, burstgpt.read),
     Format(vidur.NAME, vidur.DESCRIPTION, vidur.recognises, vidur.read),
+    Format(libcachesim_csv.NAME, libcachesim_csv.DESCRIPTION, libcachesim_csv.recognises, libcachesim_csv.read),
+    Format(oracle_general.NAME, oracle_general.DESCRIPTION, oracle_general.recognises, oracle_general.read),
     Format(mooncake.NAME, mooncake.DESCRIPTION, mooncake.recognises, mooncake.read),
 )
 _ON_ERROR: dict[str, Callable[[], BadRows]] = {"fail": RefuseBadRows, "skip": SkipBadRows}

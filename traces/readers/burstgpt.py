@@ -10,7 +10,7 @@ recorded service took. Its `Session ID` is empty in every row of `Log Type` API 
 from __future__ import annotations
 
 from traces.readers.arrivals import on_own_clock
-from traces.readers.csv_columns import Column, Labels, Seconds, Tokens
+from traces.readers.csv_columns import Column, Labels, Seconds, Tokens, by_first_appearance
 from traces.readers.csv_table import CsvTable, header_names
 from traces.readers.source import BadRows, Head, Source
 from traces.schema import Trace
@@ -44,7 +44,7 @@ def read(source: Source, bad_rows: BadRows) -> Trace:
         arrival_ps=rows.arrival_ps,
         num_prompt_tokens=num_prompt_tokens,
         num_output_tokens=num_output_tokens,
-        session_id=session_id[0] if session_id else None,
+        session_id=by_first_appearance(session_id[0]) if session_id else None,
         sha256=source.sha256,
         num_dropped=bad_rows.num_dropped(),
         licence="CC-BY-4.0, HPMLL/BurstGPT",

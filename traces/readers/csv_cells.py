@@ -58,10 +58,12 @@ class Cells:
         starts = starts + (self.data[starts] == _SPACE)
         return starts, ends - ((ends > starts) & (self.data[ends - 1] == _RETURN))
 
-    def texts(self, column: int) -> Iterator[bytes]:
-        """The cells of a column, row by row, without the blanks around them."""
+    def texts(self, column: int) -> Iterator[tuple[int, bytes]]:
+        """Row and text of the cells of a column that are not empty, without the blanks around the text."""
         starts, ends = self.bounds(column)
-        return (self.content[start:end].strip() for start, end in zip(starts.tolist(), ends.tolist(), strict=True))
+        rows = np.flatnonzero(ends > starts)
+        for row, start, end in zip(rows.tolist(), starts[rows].tolist(), ends[rows].tolist(), strict=True):
+            yield row, self.content[start:end].strip()
 
     def whole_numbers(self, column: int) -> tuple[IntArray, BoolArray]:
         """Value of each cell, and whether it is one to 18 digits (the value means nothing where it is not)."""

@@ -54,12 +54,24 @@ class Tokens:
         self._what = what
 
     def parse(self, name: str, text: str) -> tuple[int]:
-        is_number = text.isascii() and text.isdecimal() and len(text) <= MAX_DIGITS
-        return (num_tokens(name, int(text) if is_number else text, self._what),)
+        return (num_tokens(name, int(text) if _is_whole(text) else text, self._what),)
 
     def parse_block(self, cells: Cells, column: int) -> Parsed:
         values, is_plain = cells.whole_numbers(column)
         return Parsed((values,), is_plain & (values >= 1) & (values <= MAX_TOKENS))
+
+
+class WholeNumber:
+    """A number from 0 on, of 18 digits at most."""
+
+    def parse(self, name: str, text: str) -> tuple[int]:
+        if not _is_whole(text):
+            raise BadRow("bad_value", name, text, f"a whole number from 0 on, of at most {MAX_DIGITS} digits")
+        return (int(text),)
+
+    def parse_block(self, cells: Cells, column: int) -> Parsed:
+        values, is_plain = cells.whole_numbers(column)
+        return Parsed((values,), is_plain)
 
 
 class Seconds:
@@ -109,7 +121,10 @@ class WallClock:
 
 
 class Labels:
-    """A name of any kind; equal ones become equal numbers, from 0 on as they first appear, and an empty one -1."""
+    """A name of any kind; equal ones become equal numbers from 0 on, and an empty one -1.
+
+    Names in rows that are left out may take numbers, too: see `by_first_appearance`.
+    """
 
     def __init__(self) -> None:
         self._numbers: dict[bytes, int] = {b"": -1}
@@ -118,11 +133,28 @@ class Labels:
         return (self._number(text.encode()),)
 
     def parse_block(self, cells: Cells, column: int) -> Parsed:
-        numbers = np.fromiter(map(self._number, cells.texts(column)), dtype=np.int64, count=cells.num_rows)
+        numbers = np.full(cells.num_rows, -1, dtype=np.int64)
+        for row, text in cells.texts(column):
+            numbers[row] = self._number(text)
         return Parsed((numbers,), np.ones(cells.num_rows, dtype=np.bool_))
 
     def _number(self, label: bytes) -> int:
         return self._numbers.setdefault(label, len(self._numbers) - 1)
+
+
+def by_first_appearance(labels: IntArray) -> IntArray:
+    """Labels of the rows that are kept, numbered anew from 0 on as they first appear; -1 stays."""
+    first_row = np.full(labels.max() + 2, len(labels))  # by label; the last entry is that of -1
+    first_row[labels[::-1]] = np.arange(len(labels))[::-1]
+    first_row[-1] = -1
+    number = np.empty_like(first_row)
+    number[np.argsort(first_row, kind="stable")] = np.arange(-1, len(first_row) - 1)
+    renumbered: IntArray = number[labels]
+    return renumbered
+
+
+def _is_whole(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and len(text) <= MAX_DIGITS
 
 
 _CLOCK = (11, 14, 17)  # where hours, minutes and seconds begin in a timestamp

@@ -15,6 +15,8 @@ from traces.readers.csv_cells import Cells
 from traces.readers.csv_columns import Column
 from traces.readers.source import BadRow, BadRows, LineBlock, Source, require_rows
 
+_BLANKS = " \t\n\r\v\f"  # as bytes.strip() takes them
+
 
 class Rows(NamedTuple):
     """The good rows of a table: the values of the columns asked for, in that order, and the line of each row."""
@@ -36,13 +38,12 @@ class CsvTable:
         """The table whose first line that is not blank names the columns."""
         blocks = source.line_blocks()
         for block in blocks:
-            line_number, content = block
-            while content:
-                line, _, content = content.partition(b"\n")
-                if line.strip():
-                    names = header_names(source.text(LineBlock(line_number, line)))
-                    return cls(source, names, chain([LineBlock(line_number + 1, content)], blocks))
-                line_number += 1
+            content = block.content.lstrip()
+            if content:
+                line_number = block.first_line_number + block.content.count(b"\n", 0, len(block.content) - len(content))
+                line, _, rest = content.partition(b"\n")
+                names = header_names(source.text(LineBlock(line_number, line)))
+                return cls(source, names, chain([LineBlock(line_number + 1, rest)], blocks))
         return cls(source, (), blocks)
 
     def read(self, columns: Sequence[Column], bad_rows: BadRows) -> Rows:
@@ -116,9 +117,11 @@ class _BlockReader:
     def _parse(self, line: str) -> list[int]:
         cells = _split(line)
         if len(cells) != len(self._names):
-            expected = f"{len(self._names)} cells: {','.join(self._names)}"
+            expected = f"{len(self._names)} cells: {','.join(self._names)[:200]}"
             raise BadRow("malformed_row", f"{len(cells)} of {len(self._names)}", line, expected)
-        return [value for column, at in self._columns for value in column.kind.parse(column.name, cells[at].strip())]
+        return [
+            value for column, at in self._columns for value in column.kind.parse(column.name, cells[at].strip(_BLANKS))
+        ]
 
 
 def _split(line: str) -> list[str]:

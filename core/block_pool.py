@@ -111,17 +111,27 @@ class BlockPool:
 
     def _evict(self, num_blocks: int, incoming: Sequence[BlockKey | None]) -> list[Block]:
         pop_victim = self._eviction.pop_victim
-        victims = [pop_victim(key) for key in incoming] + [pop_victim(None) for _ in range(num_blocks - len(incoming))]
         self._num_evictable -= num_blocks
-        hashed = [block for block in victims if block.key is not None]
-        self.num_cached -= len(hashed)
-        self.num_evictions += len(hashed)
-        self._log.blocks(Event.EVICT, NO_REQUEST, hashed)
-        if self._tells_evictions:
-            for block in hashed:
-                self._eviction.on_evict(block)
-        self.index.remove(hashed)
+        wanted = [*incoming, *[None] * (num_blocks - len(incoming))]
+        if not self._tells_evictions:
+            victims = [pop_victim(key) for key in wanted]
+            self._forget([block for block in victims if block.key is not None])
+            return victims
+        victims = []
+        for key in wanted:  # a policy that wants to hear of evictions hears of each before it names the next
+            victim = pop_victim(key)
+            victims.append(victim)
+            if victim.key is not None:
+                self._eviction.on_evict(victim)
+                self._forget((victim,))
         return victims
+
+    def _forget(self, victims: Sequence[Block]) -> None:
+        """These blocks lose their content."""
+        self.num_cached -= len(victims)
+        self.num_evictions += len(victims)
+        self._log.blocks(Event.EVICT, NO_REQUEST, victims)
+        self.index.remove(victims)
 
     def adopt(self, blocks: Sequence[Block], request_id: int, readmission: bool) -> None:
         """An admitted request adopts cached content: one more reference each. `blocks` go root to leaf."""
@@ -183,12 +193,16 @@ class BlockPool:
         request_id: int,
         positions: Iterable[int] | None = None,
         category: int = 0,
+        parents: Sequence[BlockKey | None] = (),
     ) -> None:
-        """Publishes the content of referenced full blocks. `positions`: theirs in their chain (None: from its root)."""
+        """Publishes the content of referenced full blocks. `positions`: theirs in their chain (None: from its root).
+
+        `parents`: the key before each one's own in its chain (None: a root), which a linked index needs.
+        """
         for block, position in zip(blocks, count() if positions is None else positions, strict=False):
             block.position = position
             block.category = category
-        self.index.insert(blocks, keys)
+        self.index.insert(blocks, keys, parents)
         self._eviction.on_insert(blocks)
         self._log.blocks(Event.CACHE, request_id, blocks)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from core.block_pool import BlockPool
 from core.decision_log import DecisionLog, Event
 from core.interfaces import AllocationPolicy, Block, BlockKey, EvictionPolicy
-from core.kv_group import KVGroup, group_key
+from core.kv_group import KVGroup, group_key, group_parents
 from core.plan import BlockCopy, StepPlan
 from core.request import Request, Sequence
 from core.swap import HostPool
@@ -171,10 +171,16 @@ class BlockTables:
         if last <= first:
             return
         request, keys = sequence.request, sequence.keys.keys(first, last)
+        parents = sequence.keys.parents(first, last) if self.pool.index.is_linked else []
         for group, table in enumerate(sequence.tables):
             group_keys = [group_key(group, key) for key in keys] if group else keys
             self.pool.register(
-                table[first:last], group_keys, request.request_id, range(first, last), category=request.tenant
+                table[first:last],
+                group_keys,
+                request.request_id,
+                range(first, last),
+                category=request.tenant,
+                parents=group_parents(group, parents),
             )
         sequence.num_registered = last
 

@@ -81,6 +81,7 @@ def step_arrays(recorder: Recorder, requests: Iterable[Request], pool_num_blocks
     steps_before = np.arange(len(duration_ps)) - np.repeat(first, num_steps)  # within the plan
     num_running = np.repeat(_ints(recorder.plan_num_running), num_steps)
     referenced, cached = _ints(recorder.step_referenced_blocks), _ints(recorder.step_cached_blocks)
+    orphans = _ints(recorder.step_orphan_blocks)
     free = np.full_like(referenced, NO_COUNT) if pool_num_blocks is None else pool_num_blocks - referenced - cached
     return {
         "start_s": start_ps / PS_PER_S,
@@ -93,9 +94,11 @@ def step_arrays(recorder: Recorder, requests: Iterable[Request], pool_num_blocks
         "num_waiting": _num_present(requests, start_ps) - num_running,
         "num_referenced_blocks": referenced,
         "num_cached_blocks": cached,
+        "num_orphan_blocks": orphans,
         "num_free_blocks": free,
         "num_referenced_blocks_after": _replaced(referenced, last, recorder.plan_referenced_blocks_after),
         "num_cached_blocks_after": _replaced(cached, last, recorder.plan_cached_blocks_after),
+        "num_orphan_blocks_after": _replaced(orphans, last, recorder.plan_orphan_blocks_after),
         "num_preemptions": _placed(recorder.plan_num_preempted, first, len(duration_ps)),
         "num_swapped_blocks": _placed(recorder.plan_num_swapped_blocks, first, len(duration_ps)),
     }

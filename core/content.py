@@ -29,6 +29,10 @@ class BlockKeys(ABC):
         """Keys of the full blocks from `first` up to, not including, `last`."""
         return [self.key(index) for index in range(first, last)]
 
+    def parents(self, first: int, last: int) -> list[BlockKey | None]:
+        """The key before that of each block from `first` up to, not including, `last`; None: it begins the text."""
+        return [self.key(index - 1) if index else None for index in range(first, last)]
+
     @abstractmethod
     def for_sample(self, owner: int) -> BlockKeys:
         """The keys of another sample of the same prompt: equal over the prompt, private after it."""

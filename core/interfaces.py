@@ -104,7 +104,11 @@ class EvictionPolicy(Policy):
 
     @abstractmethod
     def pop_victim(self, incoming: BlockKey | None) -> Block:
-        """Removes and returns one evictable block. `incoming`: the key it makes room for, where known. O(log n)."""
+        """Removes and returns one evictable block. `incoming`: the key it makes room for, where known. O(log n).
+
+        It loses its content, of which `on_evict` tells; unless `pool.leaf_first` spares it because of its children:
+        then it is as if it had been acquired, and comes back by `on_release`, or is hit, with its content.
+        """
 
     def on_insert(self, blocks: Sequence[Block]) -> None:
         """`blocks` were registered in the prefix index (and are referenced)."""

@@ -75,8 +75,10 @@ class StepColumns:
     duration_s: Floats
     num_referenced_blocks: Ints
     num_cached_blocks: Ints
+    num_orphan_blocks: Ints  # registered blocks whose parent content is gone
     num_referenced_blocks_after: Ints
     num_cached_blocks_after: Ints
+    num_orphan_blocks_after: Ints
 
     @classmethod
     def of(cls, arrays: Mapping[str, NDArray[Any]]) -> StepColumns:
@@ -124,6 +126,7 @@ class Records:
     has_prefix_information: bool
     swapped_bytes: int = 0
     num_evictions: int = 0
+    counts_orphans: bool = False
     slo: Slo | None = None
     waste: WasteColumns | None = None
 
@@ -144,6 +147,7 @@ def compute_metrics(records: Records) -> dict[str, Any]:
         "swapped_bytes": records.swapped_bytes,
         "num_evictions": records.num_evictions,
         **_pool_use(records.steps, records.num_blocks),
+        "orphan_blocks": _orphans(records),
         "waste_ratio": _waste(records),
         "outcomes": {
             str(name): int(np.count_nonzero(requests.outcome == index))
@@ -208,6 +212,15 @@ def _pool_use(steps: StepColumns, num_blocks: int | None) -> dict[str, Any]:
         }
         for name, (during, after) in columns.items()
     }
+
+
+def _orphans(records: Records) -> dict[str, float | None]:
+    """Blocks that hold content which no look-up reaches, because the content before it is gone."""
+    steps = records.steps
+    if not records.counts_orphans or not steps.start_s.size:
+        return {"time_mean": None, "peak": None}
+    during, after = steps.num_orphan_blocks, steps.num_orphan_blocks_after
+    return {"time_mean": steps.time_mean(during, after), "peak": max(int(during.max()), int(after.max()))}
 
 
 def _ratio(value: float | None, whole: int) -> float | None:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import ClassVar
 
 from core.interfaces import Block, BlockKey
 
 
 class HashIndex:
     """Key to blocks, oldest registration first (vLLM 0.33). The same content may be registered several times."""
+
+    is_linked: ClassVar[bool] = False  # whether `insert` has to know the parents
+    num_orphans = 0  # registered blocks whose parent content is in no block, where the index is linked
 
     def __init__(self) -> None:
         self._oldest: dict[BlockKey, Block] = {}
@@ -32,8 +36,10 @@ class HashIndex:
             blocks.append(block)
         return blocks
 
-    def insert(self, blocks: Sequence[Block], keys: Sequence[BlockKey]) -> None:
-        """Registers each block under its key."""
+    def insert(
+        self, blocks: Sequence[Block], keys: Sequence[BlockKey], parents: Sequence[BlockKey | None] = ()
+    ) -> None:
+        """Registers each block under its key. `parents`: the key of the content before each; None: it begins a text."""
         oldest = self._oldest
         for block, key in zip(blocks, keys, strict=True):
             block.key = key

@@ -30,9 +30,11 @@ class Recorder:
     plan_num_swapped_blocks: list[int] = field(default_factory=list)
     plan_referenced_blocks_after: list[int] = field(default_factory=list)  # when its ended sequences have freed theirs
     plan_cached_blocks_after: list[int] = field(default_factory=list)
+    plan_orphan_blocks_after: list[int] = field(default_factory=list)
     step_duration_ps: list[int] = field(default_factory=list)
     step_referenced_blocks: list[int] = field(default_factory=list)
     step_cached_blocks: list[int] = field(default_factory=list)
+    step_orphan_blocks: list[int] = field(default_factory=list)
     late_gaps_ps: list[int] = field(default_factory=list)
     done: list[Request] = field(default_factory=list)
     num_swap_fallbacks: int = 0  # victims that were to be swapped but found no host room
@@ -46,6 +48,7 @@ class Recorder:
         """So many steps began, and the first of them has taken its blocks; the others took none."""
         self.step_referenced_blocks += [pool.num_referenced] * num_steps
         self.step_cached_blocks += [pool.num_cached] * num_steps
+        self.step_orphan_blocks += [pool.index.num_orphans] * num_steps
 
     def on_plan(self, plan: StepPlan, durations_ps: Sequence[int], pool: BlockPool) -> None:
         """A plan was carried out, and what ended with it has freed its blocks."""
@@ -61,6 +64,7 @@ class Recorder:
         self.plan_num_swapped_blocks.append(len(plan.swap_outs) + len(plan.swap_ins))
         self.plan_referenced_blocks_after.append(pool.num_referenced)
         self.plan_cached_blocks_after.append(pool.num_cached)
+        self.plan_orphan_blocks_after.append(pool.index.num_orphans)
         self.step_duration_ps.extend(durations_ps)
         self._num_preempted_before = 0
 

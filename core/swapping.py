@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from core.block_pool import BlockPool
 from core.decision_log import DecisionLog, Event
 from core.interfaces import Block
-from core.kv_group import group_key
+from core.kv_group import group_key, group_parents
 from core.plan import BlockCopy, StepPlan
 from core.request import Request, Sequence
 from core.swap import HostPool, SwappedBlock, SwappedKV
@@ -130,7 +130,15 @@ class Swapping:
                 if places:
                     blocks = [table[i] for i in places]
                     group_keys = [group_key(group, keys[i]) for i in places]
-                    self._pool.register(blocks, group_keys, request.request_id, places, category=request.tenant)
+                    parents = [keys[i - 1] if i else None for i in places] if self._pool.index.is_linked else []
+                    self._pool.register(
+                        blocks,
+                        group_keys,
+                        request.request_id,
+                        places,
+                        category=request.tenant,
+                        parents=group_parents(group, parents),
+                    )
 
     def forget(self, request: Request) -> None:
         """Frees what it has on the host, if anything."""

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from core.block_pool import BlockPool
 from core.decision_log import NoLog
-from core.interfaces import Block, EvictionPolicy, PolicyEnv
+from core.interfaces import Block, EvictionPolicy
+from core.leaf_first import LeafFirst
+from core.linked_index import LinkedIndex
 from core.prefix_index import HashIndex
-
-MakePolicy = Callable[[PolicyEnv], EvictionPolicy]
 
 
 class BlockwiseCache:
@@ -30,7 +30,7 @@ class BlockwiseCache:
         resident = self._resident
         return next((place for place, key in enumerate(keys) if key not in resident), len(keys))
 
-    def access(self, key: int) -> bool:
+    def access(self, key: int, position: int, category: int) -> bool:
         """A hit, or the block comes in, where need be in place of another. Returns whether it was a hit."""
         policy, block = self._policy, self._resident.get(key)
         is_hit = block is not None
@@ -38,6 +38,8 @@ class BlockwiseCache:
             block = self._make_room(key)
             block.ref_count = 1
             block.key = key
+            block.position = position
+            block.category = category
             self._resident[key] = block
             held = (block,)
             policy.on_insert(held)
@@ -65,16 +67,23 @@ class BlockwiseCache:
 class RequestwiseCache:
     """A whole request at a time, pinned while its missing blocks come in, through the product's own block pool."""
 
-    def __init__(self, policy: EvictionPolicy, capacity_blocks: int) -> None:
+    def __init__(self, policy: EvictionPolicy, capacity_blocks: int, leaf_first: bool) -> None:
         self._capacity_blocks = capacity_blocks
-        self._index = HashIndex()
-        self._pool = BlockPool(capacity_blocks, policy, NoLog(), self._index)
+        links = LinkedIndex()
+        self._index = links if leaf_first or not policy.is_prefix_closed else HashIndex()
+        eviction = LeafFirst(policy, links) if leaf_first else policy
+        self._pool = BlockPool(capacity_blocks, eviction, NoLog(), self._index)
+
+    @property
+    def num_orphans(self) -> int:
+        """Resident blocks whose parent is not."""
+        return self._index.num_orphans
 
     def num_leading(self, keys: Sequence[int]) -> int:
         """How many of the request's first blocks are resident."""
         return len(self._index.leading(keys))
 
-    def access(self, keys: Sequence[int]) -> None:
+    def access(self, keys: Sequence[int], category: int) -> None:
         """Resident blocks are pinned and count as hit, missing ones come in as far as there is room beside them, and
         all are released last to first. In that order the new ones come in, too: among blocks of one request a policy
         that goes by insertion then keeps the first longest.
@@ -83,9 +92,11 @@ class RequestwiseCache:
         held = {key: block for key in keys if (block := get(key)) is not None}
         if held:
             pool.adopt(list(held.values()), 0, readmission=False)
-        missing = [key for key in keys if key not in held][: self._capacity_blocks - len(held)]
+        missing = [i for i, key in enumerate(keys) if key not in held][: self._capacity_blocks - len(held)]
         if missing:
-            taken = pool.take(len(missing), 0, missing)
-            pool.register(taken[::-1], missing[::-1], 0)
-            held.update(zip(missing, taken, strict=True))
+            taken = pool.take(len(missing), 0, [keys[i] for i in missing])
+            held.update((keys[i], block) for i, block in zip(missing, taken, strict=True))
+            missing.reverse()
+            new_keys, parents = [keys[i] for i in missing], [keys[i - 1] if i else None for i in missing]
+            pool.register(taken[::-1], new_keys, 0, missing, category, parents)
         pool.release([held[key] for key in reversed(keys) if key in held], 0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
@@ -10,10 +10,11 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from core.errors import InputError
 from core.interfaces import EvictionPolicy, PolicyEnv
-from kvtwin.block_caches import BlockwiseCache, MakePolicy, RequestwiseCache
-from traces.block_references import BlockReferences
+from kvtwin.block_caches import BlockwiseCache, RequestwiseCache
+from traces.block_references import BlockReferences, ReferencesToCome
+
+MakePolicy = Callable[[PolicyEnv], EvictionPolicy]
 
 
 class Mode(Enum):
@@ -25,7 +26,7 @@ class Mode(Enum):
 
 
 class Touch(Enum):
-    """In which order a request's blocks become most recent."""
+    """In which order a request's blocks become most recent, in mode prefix."""
 
     TAIL = "tail"  # last to first, when the request ends: vLLM's release
     HEAD = "head"  # first to last, one access after the other as in plain mode; only what counts as a hit differs
@@ -33,22 +34,38 @@ class Touch(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ReplayResult:
-    """What became of a trace's references at one capacity."""
+    """What became of a trace's references at one capacity.
+
+    `orphan_block_ratio`: share of the capacity that held blocks whose parent was gone, mean over the requests; None
+    where blocks are accessed one by one.
+    """
 
     hit_blocks: int
     miss_blocks: int
     hit_tokens: int
-
-
-class _Clock:
-    """The time that the policy is told: the arrival of the request at hand."""
-
-    now_ps = 0
+    orphan_block_ratio: float | None = None
 
 
 class _Request(NamedTuple):
     arrival_ps: int
+    tenant: int
     blocks: list[int]
+
+
+class _World:
+    """What a policy is told of the world, request after request: the time is the arrival of the one at hand."""
+
+    def __init__(self, references: BlockReferences, capacity_blocks: int, seed: int) -> None:
+        self._references = references
+        self._now_ps = 0
+        self.to_come = ReferencesToCome(references)
+        self.env = PolicyEnv(lambda: self._now_ps, capacity_blocks, references.block_tokens, seed, future=self.to_come)
+
+    def requests(self) -> Iterator[_Request]:
+        columns = (self._references.arrival_ps, self._references.tenant)
+        for request in map(_Request, *(column.tolist() for column in columns), self._references.rows()):
+            self._now_ps = request.arrival_ps
+            yield request
 
 
 def replay_blocks(
@@ -66,48 +83,49 @@ def replay_blocks(
     O(log n) a reference under any policy that keeps to its interface. Raises InputError where prefixes are asked for
     and the trace's ids are no prefix hashes.
     """
-    if mode is Mode.LEAF:
-        raise InputError("mode leaf: eviction from the leaves only is not built yet")
-    clock = _Clock()
-    policy = make(PolicyEnv(lambda: clock.now_ps, capacity_blocks, references.block_tokens, seed))
+    world = _World(references, capacity_blocks, seed)
+    policy = make(world.env)
     if mode is Mode.PLAIN:
-        is_hit = _replay_one_by_one(references, BlockwiseCache(policy, capacity_blocks), clock)
-    else:
-        references.parents()
-        is_hit = _is_leading(references, list(_replay_prefixes(references, policy, capacity_blocks, touch, clock)))
-    num_hits = int(np.count_nonzero(is_hit))
-    return ReplayResult(num_hits, references.num_references - num_hits, int(references.num_tokens[is_hit].sum()))
+        return _counted(references, _replay_plain(world, BlockwiseCache(policy, capacity_blocks)))
+    references.parents()
+    if touch is Touch.HEAD and mode is Mode.PREFIX:
+        leading = _replay_one_by_one(world, BlockwiseCache(policy, capacity_blocks))
+        return _counted(references, _is_leading(references, leading))
+    cache = RequestwiseCache(policy, capacity_blocks, leaf_first=mode is Mode.LEAF)
+    leading, orphan_blocks = _replay_pinned(world, cache)
+    return _counted(references, _is_leading(references, leading), orphan_blocks / capacity_blocks)
 
 
-def _replay_one_by_one(references: BlockReferences, cache: BlockwiseCache, clock: _Clock) -> npt.NDArray[np.bool_]:
-    is_hit = []
-    for request in _requests(references):
-        clock.now_ps = request.arrival_ps
-        is_hit += [cache.access(block) for block in request.blocks]
+def _replay_plain(world: _World, cache: BlockwiseCache) -> npt.NDArray[np.bool_]:
+    """Which references hit."""
+    to_come, is_hit = world.to_come, []
+    for request in world.requests():
+        for position, block in enumerate(request.blocks):
+            to_come.num_past += 1
+            is_hit.append(cache.access(block, position, request.tenant))
     return np.array(is_hit, dtype=bool)
 
 
-def _replay_prefixes(
-    references: BlockReferences, policy: EvictionPolicy, capacity_blocks: int, touch: Touch, clock: _Clock
-) -> Iterator[int]:
-    """How many leading blocks of each request are resident when it looks them up."""
-    if touch is Touch.TAIL:
-        together = RequestwiseCache(policy, capacity_blocks)
-        for request in _requests(references):
-            clock.now_ps = request.arrival_ps
-            yield together.num_leading(request.blocks)
-            together.access(request.blocks)
-    else:
-        apart = BlockwiseCache(policy, capacity_blocks)
-        for request in _requests(references):
-            clock.now_ps = request.arrival_ps
-            yield apart.num_leading(request.blocks)
-            for block in request.blocks:
-                apart.access(block)
+def _replay_one_by_one(world: _World, cache: BlockwiseCache) -> list[int]:
+    """How many leading blocks of each request are resident when it looks them up; the rest is as in plain mode."""
+    to_come, num_leading = world.to_come, []
+    for request in world.requests():
+        num_leading.append(cache.num_leading(request.blocks))
+        for position, block in enumerate(request.blocks):
+            to_come.num_past += 1
+            cache.access(block, position, request.tenant)
+    return num_leading
 
 
-def _requests(references: BlockReferences) -> Iterator[_Request]:
-    return map(_Request, references.arrival_ps.tolist(), references.rows())
+def _replay_pinned(world: _World, cache: RequestwiseCache) -> tuple[list[int], float]:
+    """How many leading blocks of each request are resident, and the mean number of orphans between requests."""
+    num_leading, num_orphans = [], 0
+    for request in world.requests():
+        num_leading.append(cache.num_leading(request.blocks))
+        world.to_come.num_past += len(request.blocks)
+        cache.access(request.blocks, request.tenant)
+        num_orphans += cache.num_orphans
+    return num_leading, num_orphans / max(len(num_leading), 1)
 
 
 def _is_leading(references: BlockReferences, num_leading: list[int]) -> npt.NDArray[np.bool_]:
@@ -115,3 +133,11 @@ def _is_leading(references: BlockReferences, num_leading: list[int]) -> npt.NDAr
     num_blocks = references.num_blocks
     place = np.arange(references.num_references) - np.repeat(references.offsets[:-1], num_blocks)
     return np.asarray(place < np.repeat(num_leading, num_blocks))
+
+
+def _counted(
+    references: BlockReferences, is_hit: npt.NDArray[np.bool_], orphan_block_ratio: float | None = None
+) -> ReplayResult:
+    num_hits = int(np.count_nonzero(is_hit))
+    num_misses = references.num_references - num_hits
+    return ReplayResult(num_hits, num_misses, int(references.num_tokens[is_hit].sum()), orphan_block_ratio)

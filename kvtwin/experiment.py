@@ -109,6 +109,7 @@ def load_experiment(
             config.pool.host_blocks,
             config.pool.free_order,
             config.pool.first_block_id,
+            config.pool.leaf_first,
         ),
         policies=PolicyFactories(**chosen),
         prefix_caching=config.scheduler.prefix_caching,

@@ -49,6 +49,7 @@ _LABELS = {
     "num_evictions": "Evictions",
     "kv_utilization_ratio": "KV use",
     "kv_cached_ratio": "KV cached",
+    "orphan_blocks": "Orphan blocks",
 }
 
 
@@ -58,7 +59,7 @@ def metric_label(name: str) -> str:
     label = _LABELS.get(key, key.replace("_", " "))
     if not part:
         return label
-    return f"{label}, {part.removeprefix('time_')}" if key.endswith("_ratio") else f"{label} {part}"
+    return f"{label} {part}" if key.endswith("_s") else f"{label}, {part.removeprefix('time_')}"
 
 
 def metric_text(name: str, value: float | None) -> str:

@@ -92,7 +92,7 @@ RULES: Mapping[str, Rule] = {
     "pool.host_blocks": WHOLE,
     "pool.free_order": _one_of("unhashed_first", "append_all"),
     "pool.first_block_id": WHOLE,
-    "pool.leaf_first": Rule(lambda value: value is False, "false: eviction from the leaves only is not built yet"),
+    "pool.leaf_first": BOOLEAN,
     "scheduler.max_num_seqs": COUNT,
     "scheduler.max_batch_tokens": COUNT,
     "scheduler.chunked_prefill": BOOLEAN,

@@ -131,6 +131,7 @@ def _forget_plan_in_flight(recorder: Recorder) -> None:
     num_steps = len(recorder.step_duration_ps)
     del recorder.step_referenced_blocks[num_steps:]
     del recorder.step_cached_blocks[num_steps:]
+    del recorder.step_orphan_blocks[num_steps:]
 
 
 def check_any_ran(experiment: Experiment, done: Sequence[Request]) -> None:

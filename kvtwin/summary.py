@@ -174,6 +174,7 @@ def _metrics(
             experiment.trace.has_prefix_information and experiment.prefix_caching,
             swapped_bytes=num_swapped * block_bytes,
             num_evictions=scheduler.tables.pool.num_evictions,
+            counts_orphans=scheduler.tables.pool.index.is_linked and not scheduler.tables.eviction_is_prefix_closed,
             slo=Slo(slo["ttft_s"], slo["tpot_s"]) if has_slo else None,
         )
     )

@@ -33,6 +33,8 @@ _KEY_FIGURES = (
     "kv_utilization_ratio.peak",
     "kv_cached_ratio.time_mean",
     "num_evictions",
+    "orphan_blocks.time_mean",
+    "orphan_blocks.peak",
     "num_preemptions",
     "recomputed_tokens",
     "swapped_bytes",

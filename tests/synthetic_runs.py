@@ -35,8 +35,8 @@ def request_arrays(arrival_s: Any, **columns: Any) -> dict[str, NDArray[Any]]:
 def step_arrays(start_s: Any, duration_s: Any, **columns: Any) -> dict[str, NDArray[Any]]:
     """Columns of steps from their times; anything else as given, counts defaulting to 0."""
     num_steps = len(start_s)
-    blocks = ("referenced", "cached", "free")
-    names = [*(f"num_{name}_blocks" for name in blocks), *(f"num_{name}_blocks_after" for name in blocks[:2])]
+    blocks = ("referenced", "cached", "orphan", "free")
+    names = [*(f"num_{name}_blocks" for name in blocks), *(f"num_{name}_blocks_after" for name in blocks[:3])]
     names += ["num_prefill_tokens", "num_decode_seqs", "decode_context_tokens", "num_running", "num_waiting"]
     arrays: dict[str, Any] = {"start_s": start_s, "duration_s": duration_s}
     arrays |= {name: np.zeros(num_steps, dtype=np.int64) for name in [*names, "num_preemptions"]}

@@ -103,7 +103,7 @@ def defaults() -> DictConfig:
         ("pool.host_blocks", -1, "a whole number of at least 0"),
         ("pool.block_size_tokens", 0, "a whole number of at least 1"),
         ("pool.free_order", "newest", "one of unhashed_first, append_all"),
-        ("pool.leaf_first", True, "false: eviction from the leaves only is not built yet"),
+        ("pool.leaf_first", "yes", "true or false"),
         ("seed", "x", "a whole number of at least 0"),
         ("decisions", "some", "one of full, digest, off"),
         ("fast_forward", "maybe", "true or false"),

@@ -23,9 +23,12 @@ from core.interfaces import Block, EvictionPolicy, PolicyEnv
 from core.prefix_index import HashIndex
 from kvtwin.block_caches import BlockwiseCache
 from kvtwin.block_replay import Mode, Touch, replay_blocks
+from policies.eviction.clock import Clock
 from policies.eviction.fifo import FIFO
+from policies.eviction.lfu import LFU
 from policies.eviction.lru import LRU
 from policies.eviction.random import Random
+from policies.eviction.sieve import Sieve
 from traces.block_references import BlockReferences, block_references
 from traces.ragged import Ragged
 from traces.reading import read_trace
@@ -40,8 +43,8 @@ MODES = {
     "prefix_fwd": (Mode.PREFIX, Touch.HEAD),
     "prefix_tail": (Mode.PREFIX, Touch.TAIL),
 }
-CAPACITIES = ("439", "1000", "4392", "10000", "30000")  # in the larger ones of the file everything fits
-ORACLES: dict[str, type[EvictionPolicy]] = {"LRU": LRU, "FIFO": FIFO}
+CAPACITIES = ("1000", "10000")
+ORACLES: dict[str, type[EvictionPolicy]] = {"LRU": LRU, "FIFO": FIFO, "LFU": LFU, "CLOCK": Clock, "SIEVE": Sieve}
 POLICIES = [LRU, FIFO, Random]
 
 
@@ -153,7 +156,16 @@ def test_every_capacity_of_the_synthetic_trace(policy: str, mode: str) -> None:
 
 
 @needs_oracles
-@pytest.mark.parametrize("piece", ["conversation_trace:500", "synthetic_trace:500", "conversation_trace:2000"])
+@pytest.mark.parametrize("policy", ["LRU", "LFU", "FIFO"])
+def test_leaves_of_the_synthetic_trace(policy: str) -> None:
+    for capacity in CAPACITIES:
+        found = replay_blocks(references("synthetic_trace"), ORACLES[policy], int(capacity), Mode.LEAF)
+        assert found.hit_blocks == oracle("synthetic_trace_leaf")[capacity][f"leaf.{policy}"]["hits"], capacity
+        assert found.orphan_block_ratio == 0
+
+
+@needs_oracles
+@pytest.mark.parametrize("piece", ["conversation_trace:500", "synthetic_trace:500", "synthetic_trace:2000"])
 def test_small_slices(piece: str) -> None:
     name, _, num_requests = piece.partition(":")
     trace = read_trace(SHARED / "traces" / "mooncake" / f"{name}.jsonl")
@@ -183,14 +195,14 @@ class PoolCache:
     def __init__(self, policy: EvictionPolicy, capacity_blocks: int) -> None:
         self._pool = BlockPool(capacity_blocks, policy, NoLog(), HashIndex())
 
-    def access(self, key: int) -> bool:
+    def access(self, key: int, position: int, category: int) -> bool:
         found = self._pool.index.get(key)
         if found is not None:
             held = [found]
             self._pool.adopt(held, 0, readmission=False)
         else:
             held = self._pool.take(1, 0, (key,))
-            self._pool.register(held, (key,), 0)
+            self._pool.register(held, (key,), 0, (position,), category)
         self._pool.release(held, 0)
         return found is not None
 
@@ -206,7 +218,7 @@ class Told:
     def _noted(self, name, call):
         def noted(first, *rest):
             blocks = [first] if isinstance(first, Block) else first if name != "pop_victim" else []
-            seen = [(block.block_id, block.key, block.ref_count) for block in blocks]
+            seen = [(block.block_id, block.key, block.ref_count, block.position, block.category) for block in blocks]
             self.calls.append((name, seen or first, *rest))
             return call(first, *rest)
 
@@ -227,7 +239,7 @@ def test_a_policy_is_told_the_same_by_both(keys: list[int], capacity: int, make:
         policy = make(PolicyEnv(lambda: 0, capacity, 16))
         told = Told(policy)
         under_test = cache_of(policy, capacity)
-        hits.append([under_test.access(key) for key in keys])
+        hits.append([under_test.access(key, key // 2, key % 3) for key in keys])
         calls.append(told.calls)
     assert hits[0] == hits[1]
     if make is AllHooks:

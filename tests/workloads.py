@@ -92,6 +92,7 @@ def settings_of(draw: st.DrawFn, block_size: int, trace: Trace) -> Settings:
         free_order=draw(st.sampled_from(["unhashed_first", "append_all"])),
         keep_cancelled=draw(st.booleans()),
         eviction=draw(st.sampled_from(CAUSAL)),
+        leaf_first=draw(st.booleans()),
     )
 
 

@@ -59,6 +59,7 @@ class Settings:
     eviction: Callable[[PolicyEnv], EvictionPolicy] = LRU
     preemption: Any = None  # a class instead of the one that goes with `priority` and `mode`
     admission: Any = None  # a class instead of `Reservation` with `full_prompt` and `watermark`
+    leaf_first: bool = False
     groups: tuple[KVGroup, ...] = (KVGroup(1),)
     spans: bool = True
     seed: int = 0
@@ -85,7 +86,13 @@ def scheduler_of(settings: Settings) -> Scheduler:
         keep_cancelled_registrations=settings.keep_cancelled,
         single_steps=not settings.spans,
     )
-    pool = PoolConfig(settings.num_blocks, settings.block_size, settings.host_blocks, settings.free_order)
+    pool = PoolConfig(
+        settings.num_blocks,
+        settings.block_size,
+        settings.host_blocks,
+        settings.free_order,
+        leaf_first=settings.leaf_first,
+    )
     return build_scheduler(
         config, pool, factories, DecisionLog(), Recorder(), settings.caching, settings.groups, settings.seed
     )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
@@ -27,6 +29,7 @@ class BlockReferences:
     offsets: IntArray  # [num_requests + 1]
     num_tokens: IntArray  # that each reference covers, [num_references]
     arrival_ps: IntArray  # [num_requests]
+    tenant: IntArray  # [num_requests]; 0 where the trace tells none apart
 
     @property
     def num_references(self) -> int:
@@ -90,7 +93,8 @@ def block_references(trace: Trace, block_tokens: int | None = None) -> BlockRefe
     place = np.arange(len(blocks)) - np.repeat(offsets[:-1], np.diff(offsets))
     num_left = np.repeat(trace.num_prompt_tokens, np.diff(offsets)) - place * block_tokens
     num_tokens = np.minimum(block_tokens, num_left)
-    return BlockReferences(trace.name, block_tokens, blocks, offsets, num_tokens, trace.arrival_ps)
+    tenant = np.zeros_like(trace.arrival_ps) if trace.tenant is None else trace.tenant
+    return BlockReferences(trace.name, block_tokens, blocks, offsets, num_tokens, trace.arrival_ps, tenant)
 
 
 def _row_values(column: IntArray | None, offsets: IntArray) -> IntArray:
@@ -131,3 +135,29 @@ def _places(segments: IntArray) -> IntArray:
     ends = np.cumsum(lengths)
     places: IntArray = np.arange(ends[-1]) + np.repeat(starts - (ends - lengths), lengths)
     return places
+
+
+class ReferencesToCome:
+    """Tells clairvoyant policies when a block is referenced next: a `core.interfaces.Future`.
+
+    `num_past` counts the references that lie behind, and only grows.
+    """
+
+    def __init__(self, references: BlockReferences) -> None:
+        self._blocks = references.blocks
+        self.num_past = 0
+
+    def next_use(self, key: Hashable) -> int | None:
+        """The number of the block's next reference; None: never. Amortised O(1) over the replay."""
+        to_come = self._uses[key]
+        while to_come and to_come[-1] < self.num_past:
+            to_come.pop()
+        return to_come[-1] if to_come else None
+
+    @cached_property
+    def _uses(self) -> dict[Hashable, list[int]]:
+        """The references of each block, last first; made only if somebody asks."""
+        uses: dict[Hashable, list[int]] = {}
+        for number in range(len(self._blocks) - 1, -1, -1):
+            uses.setdefault(int(self._blocks[number]), []).append(number)
+        return uses

@@ -16,12 +16,15 @@ class ContentEviction(EvictionPolicy):
     Blocks without content (released under free_order=append_all) are worth nothing to anybody: they go first, in order
     of release, and the hooks hear nothing of them. What is kept for the ghosts of evicted content is kept by key in
     `choose`: equal content may be resident twice, and each of its blocks has a life of its own.
+
+    A block that was chosen but spared (`pool.leaf_first`) enters anew, like content that was evicted and came back.
     """
 
     def __init__(self, env: PolicyEnv) -> None:
         super().__init__(env)
         self._blank: deque[Block] = deque()
         self._num_resting = 0  # evictable blocks with content
+        self._chosen: set[Block] = set()  # those of which no eviction was told: the one being evicted, or spared ones
 
     @abstractmethod
     def enter(self, block: Block) -> None:
@@ -51,6 +54,7 @@ class ContentEviction(EvictionPolicy):
 
     def on_hit(self, blocks: Sequence[Block], readmission: bool) -> None:
         for block in blocks:
+            self._reenter(block)
             self.hit(block)
 
     def on_acquire(self, blocks: Sequence[Block]) -> None:
@@ -64,17 +68,26 @@ class ContentEviction(EvictionPolicy):
                 self._blank.append(block)
             else:
                 self._num_resting += 1
+                self._reenter(block)
                 self.rest(block)
 
     def pop_victim(self, incoming: BlockKey | None) -> Block:
         if self._blank:
             return self._blank.popleft()
         self._num_resting -= 1
-        return self.choose(incoming)
+        block = self.choose(incoming)
+        self._chosen.add(block)
+        return block
 
     def on_evict(self, block: Block) -> None:
+        self._chosen.discard(block)
         if block.ref_count:
             self.drop(block)
+
+    def _reenter(self, block: Block) -> None:
+        if block in self._chosen:
+            self._chosen.remove(block)
+            self.enter(block)
 
     def eviction_order(self) -> list[Block]:
         """What a twin of this policy gives up, one block after the other."""

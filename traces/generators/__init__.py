@@ -1,0 +1,1 @@
+"""The parts that a recipe of a trace is made of; `traces.generate` puts them together."""

@@ -18,7 +18,9 @@ from core.model_shape import ModelShape
 from core.recorder import Recorder
 from core.scheduler import Scheduler, SchedulerConfig
 from kvtwin.binding import POLICY_GROUPS, PolicyFactory, bind_policy, checked_policy, instantiate_one
+from traces.generate import generate
 from traces.reading import read_trace
+from traces.recipe import load_recipe
 from traces.replay import Arrivals, ReplayConfig, TraceSource
 from traces.samples import sample_path
 from traces.schema import Trace
@@ -128,7 +130,10 @@ def _limit(value: int | str, default: int | None) -> int | None:
 
 
 def load_trace(config: DictConfig) -> Trace:
-    """The configured trace as it lies in its file."""
+    """The configured trace as it lies in its file, or as its recipe makes it."""
+    if config.get("recipe"):
+        document, path = load_recipe(config.recipe)
+        return generate(document, config.num_requests, config.seed, path.name)
     if not config.sample and not config.path:
         raise InputError("trace.path is missing: trace=file needs trace.path=FILE")
     path = sample_path(config.sample) if config.sample else Path(config.path).expanduser()

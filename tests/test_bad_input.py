@@ -11,6 +11,7 @@ from kvtwin.binding import instantiate_one
 from kvtwin.composition import compose_config
 from kvtwin.settings import check_settings
 from kvtwin.simulating import load_calibrated
+from traces.reading import FORMATS
 
 LLAMA_ONLY = "the engine runs Llama-family decoders so far"
 
@@ -113,7 +114,7 @@ def defaults() -> DictConfig:
         ("trace.length_scale", "1/0", "a positive number such as 2, 0.5 or 1/32"),
         ("trace.rate_scale", -1, "a positive number such as 2, 0.5 or 1/32"),
         ("trace.limit", 0, "a whole number of at least 1, or null"),
-        ("trace.format", "azur", "one of auto, kvtwin, azure, mooncake"),
+        ("trace.format", "azur", f"one of auto, {', '.join(known.name for known in FORMATS)}"),
         ("trace.arrivals", "poisson", "one of recorded, sequential, all_at_once, closed_loop"),
         ("scheduler.max_num_seqs", 0, "a whole number of at least 1"),
         ("scheduler.chunked_prefill", 7, "true or false"),

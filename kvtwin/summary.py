@@ -127,6 +127,7 @@ def _ignored(experiment: Experiment) -> list[str]:
     ignored = {
         "tenant": trace.tenant is not None,  # no policy here tells tenants apart
         "deadline_ps": trace.deadline_ps is not None,  # nor deadlines
+        "category": trace.category is not None,  # nor kinds of requests
         "session_id": trace.session_id is not None and trace.parent is None,  # turns are linked by `parent`
         "output_segments": trace.output_segments is not None and not experiment.replay.outputs_as_recorded,
     }

@@ -142,6 +142,13 @@ def test_no_think_time_means_at_once() -> None:
         assert turn.arrival_ps == turn.first_scheduled_ps == run.request(0).finish_ps == 4 * PS_PER_S
 
 
+def test_a_turn_whose_think_time_is_not_known_comes_when_the_trace_says() -> None:
+    """Under a rule that ignores the trace's times it waits for the answer before, as all turns do."""
+    trace = trace_of([0, 2, 3], [16] * 3, [9, 3, 1], parent=[-1, 0, 1], think_time_ps=[-1, -1, PS_PER_S])
+    assert arrivals_s(simulate(trace, AMPLE)) == [0, 2, 6]
+    assert arrivals_s(simulate(trace, AMPLE, arrivals=Arrivals.ALL_AT_ONCE)) == [0, 9, 13]
+
+
 @pytest.mark.parametrize("arrivals", [Arrivals.ALL_AT_ONCE, Arrivals.CLOSED_LOOP])
 def test_sessions_wait_for_their_answers_whoever_sets_the_pace(arrivals: Arrivals) -> None:
     run = simulate(SESSIONS, AMPLE, arrivals=arrivals, concurrency=2)

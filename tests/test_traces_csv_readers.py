@@ -317,6 +317,7 @@ def test_oracle_general_is_recognised_by_name_and_content(name, read):
     assert trace.arrival_ps.tolist() == [7 * S, 7 * S, 9 * S]
     ids = trace.hash_ids.values.tolist()
     assert ids[0] == ids[2] != ids[1]
+    assert min(ids) >= 0, "negative keys are those of blocks that nobody shares"
     assert trace.hash_block_tokens == 512
 
 

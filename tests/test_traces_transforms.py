@@ -248,6 +248,25 @@ def test_a_merge_is_sorted_by_arrival_and_gives_tenants_to_those_without():
     assert (merged.name, merged.licence, merged.num_dropped) == ("a+b", "x", {"zero_output": 2})
 
 
+def test_merged_kinds_of_requests_go_by_their_names():
+    one = Trace(
+        "a", np.arange(2), np.ones(2, int), np.ones(2, int), category=np.array([1, -1]), category_names=("x", "y")
+    )
+    two = Trace(
+        "b", np.arange(2), np.ones(2, int), np.ones(2, int), category=np.array([1, 0]), category_names=("y", "z")
+    )
+    none = Trace("c", np.array([5]), np.array([1]), np.array([1]))
+    merged = merge([one, two, none])
+    assert merged.category_names == ("x", "y", "z")
+    assert merged.category.tolist() == [1, 2, -1, 1, -1]
+
+
+def test_merged_turns_without_think_times_go_on_following_at_once():
+    at_once = Trace("a", np.arange(2), np.ones(2, int), np.ones(2, int), parent=np.array([-1, 0]))
+    thinking = replace(at_once, think_time_ps=np.array([-1, 7]))
+    assert merge([at_once, thinking]).think_time_ps.tolist() == [-1, -1, 0, 7]
+
+
 def test_blocks_of_two_sizes_are_not_merged():
     with pytest.raises(InputError, match="merge: hash blocks of 512 tokens in 't', 16 tokens in 't'"):
         merge([hashed([513]), hashed([17], block=16)])

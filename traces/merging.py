@@ -37,6 +37,7 @@ def merge(traces: Sequence[Trace]) -> Trace:
         num_dropped=_summed([trace.num_dropped for trace in traces]),
         licence="; ".join(dict.fromkeys(trace.licence for trace in traces if trace.licence)),
         recipe=None,
+        category_names=_category_names(traces),
         num_unsorted_rows=sum(trace.num_unsorted_rows for trace in traces),
         **columns,  # type: ignore[arg-type]  # the names are those of the fields
     )
@@ -73,11 +74,14 @@ def _column_names(traces: Sequence[Trace]) -> list[str]:
 def _column(name: str, traces: Sequence[Trace], row_offsets: IntArray) -> IntArray:
     parts = []
     num_names = 0
+    category_names = _category_names(traces)
     for trace, row_offset in zip(traces, row_offsets, strict=False):
         column = getattr(trace, name)
         if column is None:
-            column = np.full(trace.num_requests, _DEFAULTS[name], dtype=np.int64)
-        if name == "parent":
+            column = _default(name, trace)
+        if name == "category":
+            column = _renamed(column, trace.category_names, category_names)
+        elif name == "parent":
             column = np.where(column < 0, column, column + row_offset)
         elif name in _NUMBERED:
             known, numbers = np.unique(column[column >= 0], return_inverse=True)
@@ -86,6 +90,24 @@ def _column(name: str, traces: Sequence[Trace], row_offsets: IntArray) -> IntArr
             num_names += len(known)
         parts.append(column)
     return np.concatenate(parts)
+
+
+def _default(name: str, trace: Trace) -> IntArray:
+    """A column for a trace that lacks it. Turns of a trace without think times follow their parents at once."""
+    column = np.full(trace.num_requests, _DEFAULTS[name], dtype=np.int64)
+    if name == "think_time_ps" and trace.parent is not None:
+        column[trace.parent >= 0] = 0
+    return column
+
+
+def _category_names(traces: Sequence[Trace]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(name for trace in traces for name in trace.category_names))
+
+
+def _renamed(codes: IntArray, names: Sequence[str], merged_names: Sequence[str]) -> IntArray:
+    """Codes for names of one trace as codes for the same names of all."""
+    merged_codes = np.array([*(merged_names.index(name) for name in names), -1], dtype=np.int64)
+    return merged_codes[codes]  # -1, for none, finds the last entry
 
 
 def _hash_ids(traces: Sequence[Trace]) -> Ragged | None:

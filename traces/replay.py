@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from enum import Enum
 from itertools import chain
 
+import numpy as np
+
 from core.content import BlockKeys, HashKeys, PrivateKeys, TokenKeys
 from core.errors import InputError
 from core.request import Request
@@ -19,7 +21,7 @@ from traces.schema import Trace
 class Arrivals(Enum):
     """When requests arrive: as the trace says, or by a rule that ignores its times."""
 
-    RECORDED = "recorded"  # turns of a session: think time after the answer before
+    RECORDED = "recorded"  # turns of a session: think time after the answer before, where it is known
     SEQUENTIAL = "sequential"  # one request at a time
     ALL_AT_ONCE = "all_at_once"  # sessions still wait for their answers
     CLOSED_LOOP = "closed_loop"  # `concurrency` clients, each sends its next request when it has its answer
@@ -52,18 +54,12 @@ class TraceSource(RequestSource):
         self._start()
 
     def _start(self) -> None:
-        roots = range(self._trace.num_requests)
-        if self._trace.parent is not None and self._waits_for_parents:
-            parents = self._trace.parent.tolist()
-            roots_left = []
-            for row, parent in enumerate(parents):
-                if parent < 0:
-                    roots_left.append(row)
-                else:
-                    self._children.setdefault(parent, []).append(row)
-            rows: deque[int] = deque(roots_left)
-        else:
-            rows = deque(roots)
+        rows: deque[int] = deque()
+        for row, parent in enumerate(self._awaited()):
+            if parent < 0:
+                rows.append(row)
+            else:
+                self._children.setdefault(parent, []).append(row)
         if self._config.arrivals is Arrivals.RECORDED:
             self._recorded = rows
         elif self._config.arrivals is Arrivals.ALL_AT_ONCE:
@@ -74,10 +70,18 @@ class TraceSource(RequestSource):
             for _ in range(self._num_clients):
                 self._release_backlog(0)
 
-    @property
-    def _waits_for_parents(self) -> bool:
-        """A sequential replay keeps the trace's order, in which a parent precedes its turns anyway."""
-        return self._config.arrivals is not Arrivals.SEQUENTIAL
+    def _awaited(self) -> list[int]:
+        """The parent whose end each row waits for; -1: it waits for none.
+
+        A sequential replay keeps the trace's order, in which a parent precedes its turns anyway. A recorded one keeps
+        the time of a turn whose think time is not known.
+        """
+        trace = self._trace
+        if trace.parent is None or self._config.arrivals is Arrivals.SEQUENTIAL:
+            return [-1] * trace.num_requests
+        if self._config.arrivals is Arrivals.RECORDED and trace.think_time_ps is not None:
+            return [int(row) for row in np.where(trace.think_time_ps < 0, -1, trace.parent)]
+        return [int(row) for row in trace.parent]
 
     @property
     def _num_clients(self) -> int:

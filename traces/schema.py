@@ -24,6 +24,7 @@ OPTIONAL_COLUMNS = (
     "num_samples",
     "cancel_after_ps",
     "deadline_ps",
+    "category",
 )
 
 
@@ -50,13 +51,17 @@ class Trace:
     output_segments: Ragged | None = None
     session_id: IntArray | None = None
     parent: IntArray | None = None  # row of the turn before; -1: none
-    think_time_ps: IntArray | None = None  # from the end of the parent to this arrival; -1: none
+    # From the end of the parent to this arrival. -1: none; of a row with a parent: unknown, it arrives when the trace
+    # says. Without this column turns follow their parents at once.
+    think_time_ps: IntArray | None = None
     priority: IntArray | None = None  # lower is more urgent
     tenant: IntArray | None = None
     hash_salt: IntArray | None = None
     num_samples: IntArray | None = None
     cancel_after_ps: IntArray | None = None  # from arrival; -1: never
     deadline_ps: IntArray | None = None  # for the last token, from arrival; -1: none. Nothing schedules by it yet
+    category: IntArray | None = None  # kind of request, an index into `category_names`; -1: none
+    category_names: tuple[str, ...] = ()
     sha256: str = ""  # of the bytes the trace was read from
     num_dropped: dict[str, int] = field(default_factory=dict)  # rows left out by the reader, by reason
     licence: str = ""
@@ -121,6 +126,10 @@ class Trace:
             self._require(linked, "parent", self.parent, "an earlier row, or -1")
         if self.num_samples is not None:
             self._require(self.num_samples >= 1, "num_samples", self.num_samples, "at least 1")
+        if self.category is not None:
+            named = (self.category >= -1) & (self.category < len(self.category_names))
+            expected = f"an index into the {len(self.category_names)} category_names, or -1"
+            self._require(named, "category", self.category, expected)
 
     def _validate_hashes(self) -> None:
         if (self.hash_ids is None) != (self.hash_block_tokens is None):
@@ -133,6 +142,10 @@ class Trace:
         num_blocks = -(-self.num_prompt_tokens // self.hash_block_tokens)
         expected = "ceil(num_prompt_tokens / hash_block_tokens)"
         self._require(num_ids == num_blocks, "hash_ids (their number)", num_ids, expected)
+        if bool((self.hash_ids.values < 0).any()):  # negative keys are those of blocks that nobody shares
+            raise InputError(
+                f"trace {self.name!r}: hash_ids holds {self.hash_ids.values.min()}; expected ids from 0 on"
+            )
 
     def _validate_segments(self, name: str, segments: Ragged | None, num_tokens: IntArray) -> None:
         if segments is None:

@@ -28,7 +28,15 @@ def object_trace(
         num_prompt_tokens=np.full(num_rows, block_tokens, dtype=np.int64),
         num_output_tokens=np.ones(num_rows, dtype=np.int64),
         hash_block_tokens=block_tokens,
-        hash_ids=Ragged(object_ids, np.arange(num_rows + 1)),
+        hash_ids=Ragged(_from_zero_on(object_ids), np.arange(num_rows + 1)),
         sha256=source.sha256,
         num_dropped=bad_rows.num_dropped(),
     ).sorted_by_arrival()
+
+
+def _from_zero_on(object_ids: IntArray) -> IntArray:
+    """The ids, numbered anew where some are negative, as 64 bits without a sign may read: such keys are nobody's."""
+    if bool((object_ids >= 0).all()):
+        return object_ids
+    _, numbers = np.unique(object_ids, return_inverse=True)
+    return numbers.astype(np.int64)

@@ -3,28 +3,28 @@
 Keys of a request: `arrival_s`, `num_prompt_tokens`, `num_output_tokens` (the counts may be left out where segments tell
 them); optional `hash_ids` (with `hash_block_tokens` in the header), `prompt_segments` and `output_segments` (lists of
 [start_token, num_tokens]), `session_id`, `parent` (number of an earlier request of this file, from 0), `think_time_s`,
-`priority`, `tenant`, `hash_salt`, `num_samples`, `cancel_after_s`, `deadline_s` (for the last token, from arrival).
-Times are seconds, exact to the picosecond; `null` stands for "none". A generated trace has its `recipe` in the header.
+`priority`, `tenant`, `hash_salt`, `num_samples`, `cancel_after_s`, `deadline_s` (for the last token, from arrival),
+`category` (an index into the header's `category_names`). Times are seconds, exact to the picosecond; `null` stands for
+"none". A generated trace has its `recipe` in the header.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from core.errors import InputError
-from traces.readers.fields import json_object, whole_number
+from traces.readers.fields import json_object
+from traces.readers.own_header import Header, parse_header
 from traces.readers.own_row import OPTIONAL_KEYS, Row, RowParser
 from traces.readers.source import BadRow, BadRows, Head, Source, parse_rows, require_rows
 from traces.schema import Ragged, Trace
 
 NAME = "kvtwin"
 DESCRIPTION = 'JSON lines that start with the header {"kvtwin": "trace/1"}'
-SCHEMA = "trace/1"
 
 
 def recognises(head: Head) -> bool:
@@ -55,40 +55,19 @@ def read(source: Source, bad_rows: BadRows) -> Trace:
         sha256=source.sha256,
         num_dropped=bad_rows.num_dropped(),
         licence=header.licence,
+        category_names=header.category_names,
         recipe=header.recipe,
         **_optional_columns(rows),
     ).sorted_by_arrival()
 
 
-class _Header(NamedTuple):
-    name: str
-    licence: str
-    hash_block_tokens: int | None
-    recipe: dict[str, Any] | None
-
-
-def _header(source: Source, numbered_line: tuple[int, str]) -> _Header:
+def _header(source: Source, numbered_line: tuple[int, str]) -> Header:
     line_number, line = numbered_line
     try:
-        return _parse_header(line)
+        return parse_header(line)
     except BadRow as bad:
         where = f"{source.path}, line {line_number} (the header), key {bad.column}"
         raise InputError(f"{where}: {bad.value!r}; expected {bad.expected}") from bad
-
-
-def _parse_header(line: str) -> _Header:
-    header = json_object(line)
-    if header.get("kvtwin") != SCHEMA:
-        raise BadRow("header", "kvtwin", header.get("kvtwin"), repr(SCHEMA))
-    for key in ("name", "licence"):
-        if not isinstance(header.get(key, ""), str):
-            raise BadRow("header", key, header[key], "a text")
-    block = header.get("hash_block_tokens")
-    hash_block_tokens = None if block is None else whole_number("hash_block_tokens", block, least=1)
-    recipe = json.loads(line).get("recipe")  # again: a recipe's numbers are plain ones
-    if not isinstance(recipe, dict | None):
-        raise BadRow("header", "recipe", recipe, "an object")
-    return _Header(header.get("name", ""), header.get("licence", ""), hash_block_tokens, recipe)
 
 
 def _count_rows(lines: Iterator[tuple[int, str]], row_numbers: dict[int, int]) -> Iterator[tuple[int, str]]:

@@ -42,6 +42,7 @@ OPTIONAL_KEYS = {
     "num_samples": Optional("num_samples", partial(whole_number, least=1), 1),
     "cancel_after_s": Optional("cancel_after_ps", _seconds_ps, -1),
     "deadline_s": Optional("deadline_ps", _seconds_ps, -1),
+    "category": Optional("category", partial(whole_number, least=0), -1),
 }
 _CONTENT_KEYS = frozenset({"hash_ids", "prompt_segments", "output_segments"})
 _KEYS = frozenset({"arrival_s", "num_prompt_tokens", "num_output_tokens"}) | _CONTENT_KEYS | OPTIONAL_KEYS.keys()

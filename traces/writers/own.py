@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from types import MappingProxyType
 from typing import Any, BinaryIO
 
-from traces.readers.own import DESCRIPTION, NAME, SCHEMA
+from traces.readers.own import DESCRIPTION, NAME
+from traces.readers.own_header import NO_NOTES, header_of
 from traces.readers.own_row import OPTIONAL_KEYS
 from traces.schema import Trace
 from traces.writers.text import decimal_text, write_lines
@@ -16,29 +16,17 @@ __all__ = ["CARRIES", "DESCRIPTION", "NAME", "RESOLUTION_PS", "write"]
 
 CARRIES = frozenset({"lengths", "hash_ids", "prompt_segments", "output_segments", "origin", *OPTIONAL_KEYS})
 RESOLUTION_PS = 1
-_NO_NOTES: Mapping[str, Any] = MappingProxyType({})
 
 
-def write(trace: Trace, file: BinaryIO, notes: Mapping[str, Any] = _NO_NOTES) -> None:
+def write(trace: Trace, file: BinaryIO, notes: Mapping[str, Any] = NO_NOTES) -> None:
     """`notes` (credit, how it was made, …) go into the header and are not read back."""
     write_lines(file, _lines(trace, notes))
 
 
 def _lines(trace: Trace, notes: Mapping[str, Any]) -> Iterator[str]:
-    yield _header(trace, notes)
+    yield json.dumps(header_of(trace, notes))
     for row in range(trace.num_requests):
         yield _row(trace, row)
-
-
-def _header(trace: Trace, notes: Mapping[str, Any]) -> str:
-    header: dict[str, Any] = {"kvtwin": SCHEMA, "name": trace.name, "licence": trace.licence}
-    if trace.hash_block_tokens is not None:
-        header["hash_block_tokens"] = trace.hash_block_tokens
-    if trace.recipe is not None:
-        header["recipe"] = trace.recipe
-    if notes:
-        header["notes"] = notes
-    return json.dumps(header)
 
 
 def _row(trace: Trace, row: int) -> str:

@@ -18,6 +18,7 @@ from core.model_shape import ModelShape
 from core.recorder import Recorder
 from core.scheduler import Scheduler, SchedulerConfig
 from kvtwin.binding import POLICY_GROUPS, PolicyFactory, bind_policy, checked_policy, instantiate_one
+from kvtwin.tokenizing import encoder
 from traces.generate import generate
 from traces.reading import read_trace
 from traces.recipe import load_recipe
@@ -137,7 +138,13 @@ def load_trace(config: DictConfig) -> Trace:
     if not config.sample and not config.path:
         raise InputError("trace.path is missing: trace=file needs trace.path=FILE")
     path = sample_path(config.sample) if config.sample else Path(config.path).expanduser()
-    return read_trace(path, config.format, config.on_error)
+    return read_trace(
+        path,
+        config.format,
+        config.on_error,
+        hash_block_tokens=config.hash_block_tokens,
+        encode=None if config.tokenizer is None else encoder(config.tokenizer),
+    )
 
 
 def transformed(trace: Trace, config: DictConfig) -> Trace:

@@ -84,6 +84,8 @@ RULES: Mapping[str, Rule] = {
     "trace.seed": _or_null(WHOLE),
     "trace.num_requests": _or_null(COUNT),
     "trace.format": _one_of("auto", *(known.name for known in FORMATS)),
+    "trace.hash_block_tokens": _or_null(COUNT),
+    "trace.tokenizer": _or_null(Rule(TEXT.allows, "a tokenizer.json, or bytes/4")),
     "trace.on_error": _one_of("fail", "skip"),
     "trace.limit": _or_null(COUNT),
     "trace.rate_scale": SCALE,

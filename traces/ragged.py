@@ -30,6 +30,11 @@ class Ragged:
         return cls(np.array(list(chain.from_iterable(rows)), dtype=np.int64), _offsets(rows))
 
     @classmethod
+    def of_arrays(cls, rows: Sequence[IntArray]) -> Ragged:
+        """Rows of ids that are arrays already: no Python integer is made."""
+        return cls(np.concatenate(rows) if rows else np.zeros(0, dtype=np.int64), _offsets(rows))
+
+    @classmethod
     def of_segments(cls, rows: Sequence[Sequence[Sequence[int]]]) -> Ragged:
         """Rows of (start_token, num_tokens) pairs."""
         return cls(np.array(list(chain.from_iterable(rows)), dtype=np.int64).reshape(-1, 2), _offsets(rows))
@@ -61,5 +66,5 @@ class Ragged:
         return Ragged(self.values[entries], offsets)
 
 
-def _offsets(rows: Sequence[Sequence[Any]]) -> IntArray:
+def _offsets(rows: Sequence[Sequence[Any]] | Sequence[IntArray]) -> IntArray:
     return np.cumsum([0, *(len(row) for row in rows)], dtype=np.int64)

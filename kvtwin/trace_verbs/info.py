@@ -11,8 +11,8 @@ from kvtwin.failures import require
 from kvtwin.tables import print_tables
 from kvtwin.trace_info import describe
 from kvtwin.trace_screen import info_screen
-from kvtwin.trace_verbs.shaping import add_reading
-from traces.reading import format_name, read_trace
+from kvtwin.trace_verbs.shaping import add_reading, read_as_told
+from traces.reading import format_name
 
 
 def run(args: Sequence[str]) -> int:
@@ -20,7 +20,7 @@ def run(args: Sequence[str]) -> int:
     if options.html is not None:
         require("plotly")
     name = format_name(options.file) if options.format == "auto" else options.format
-    trace = read_trace(options.file, options.format, options.on_error)
+    trace = read_as_told(options.file, options)
     info = describe(trace, name, options.block_size)
     if options.html is not None:
         from kvtwin.report.trace_page import write_trace_page

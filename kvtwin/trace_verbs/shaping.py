@@ -8,6 +8,7 @@ from dataclasses import replace
 from math import inf
 
 from kvtwin.arguments import Arguments
+from kvtwin.tokenizing import encoder
 from traces.capping import MOST, clip, drop_long
 from traces.hashing import with_hash_ids
 from traces.merging import merge
@@ -24,6 +25,12 @@ def add_reading(parser: Arguments) -> None:
     group.add_argument("--format", default="auto", metavar="NAME", help="of the file; default: recognised from content")
     group.add_argument(
         "--on-error", default="fail", metavar="fail|skip", help="skip leaves bad rows out and counts them by reason"
+    )
+    group.add_argument(
+        "--hash-block-tokens", type=int, metavar="N", help="what a block hash stands for, where the format does not say"
+    )
+    group.add_argument(
+        "--tokenizer", metavar="FILE|bytes/4", help="for traces of text: a tokenizer.json, or an estimate"
     )
 
 
@@ -61,9 +68,20 @@ def add_shaping(parser: Arguments) -> None:
     )
 
 
+def read_as_told(path: str, options: Namespace) -> Trace:
+    """The trace as it lies in its file, by the options of `add_reading`."""
+    return read_trace(
+        path,
+        options.format,
+        options.on_error,
+        hash_block_tokens=options.hash_block_tokens,
+        encode=None if options.tokenizer is None else encoder(options.tokenizer),
+    )
+
+
 def read(path: str, options: Namespace) -> Trace:
     """The trace as it lies in its file; says on standard error what of it was left out."""
-    trace = read_trace(path, options.format, options.on_error)
+    trace = read_as_told(path, options)
     if trace.num_dropped:
         reasons = ", ".join(f"{num:,} {reason}" for reason, num in trace.num_dropped.items())
         note(f"{sum(trace.num_dropped.values()):,} rows of {path} were left out: {reasons}")

@@ -11,6 +11,7 @@ from traces.readers.source import BadRow
 
 INT64_MAX = 2**63 - 1
 MAX_TOKENS = 2**31 - 1
+PS_PER_NS = 10**3
 PS_PER_MS = 10**9
 PS_PER_S = 10**12
 
@@ -72,9 +73,17 @@ def whole_numbers(key: str, values: object) -> list[int]:
     return values
 
 
+def named_ids(key: str, values: object) -> list[int]:
+    """Block ids of a file: whole numbers from 0 on."""
+    ids = whole_numbers(key, values)
+    if ids and min(ids) < 0:
+        raise BadRow("bad_value", key, min(ids), "ids from 0 on")
+    return ids
+
+
 def block_ids(key: str, values: object, num_prompt_tokens: int, hash_block_tokens: int) -> list[int]:
     """One id a block of the prompt, the partial last block included."""
-    ids = whole_numbers(key, values)
+    ids = named_ids(key, values)
     num_blocks = -(-num_prompt_tokens // hash_block_tokens)
     if len(ids) != num_blocks:
         expected = f"{num_blocks} = ceil({num_prompt_tokens} / {hash_block_tokens})"

@@ -1,29 +1,38 @@
 """Mooncake traces (FAST 2025), JSON lines: milliseconds, and an id for every 512-token block of the prompt.
 
-kvcache-ai/Mooncake, Apache-2.0; cite Mooncake (FAST 2025).
+kvcache-ai/Mooncake, Apache-2.0; cite Mooncake (FAST 2025). aiperf (0.13; dataset type `mooncake_trace`) takes more
+forms of it, which are read, too:
+
+* no `timestamp`: the row arrives with the row before it in the file, and at 0 if it is the first;
+* no `hash_ids`: nobody shares this prompt; `text_input` in place of `input_length`: the prompt itself;
+* `session_id`: rows with the same one are turns. Each comes `delay` milliseconds after the answer before it (at once
+  without; a turn with a timestamp and no delay comes at its time). Its prompt is all that went before in the session,
+  the answers included, and then its own `input_length` tokens; with `"context_mode": "message_array_with_responses"`
+  the row's prompt is whole. What a turn shares with the one before is counted in whole blocks of that one's prompt.
+
+Blocks hold 512 tokens, as the paper's do, unless the caller says otherwise; 16 in a file whose rows name none.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 
-from traces.readers.fields import PS_PER_MS, block_ids, json_object, num_tokens, required, time_ps
+from traces.readers.block_ids import hash_column
+from traces.readers.chains import link_columns
+from traces.readers.fields import json_object
+from traces.readers.mooncake_row import Row, RowParser
 from traces.readers.source import BadRow, BadRows, Head, Source, parse_rows
-from traces.schema import Ragged, Trace
+from traces.readers.texts import TEXT_BLOCK_TOKENS, Encode, tokenizer_for
+from traces.schema import IntArray, Trace
 
 NAME = "mooncake"
-DESCRIPTION = "JSON lines with timestamp (ms), input_length, output_length, hash_ids (512 tokens each)"
+DESCRIPTION = (
+    "JSON lines with timestamp (ms), input_length, output_length, hash_ids (512 tokens each), and aiperf's forms"
+)
 HASH_BLOCK_TOKENS = 512
-
-
-class _Row(NamedTuple):
-    arrival_ps: int | None
-    num_prompt_tokens: int
-    num_output_tokens: int
-    hash_ids: list[int]
+_PROMPTS = ({"input_length", "hash_ids"}, {"input_length", "output_length"}, {"text_input"})
 
 
 def recognises(head: Head) -> bool:
@@ -34,22 +43,26 @@ def recognises(head: Head) -> bool:
     return any(_looks_like_row(line) for line in head.lines)
 
 
-def read(source: Source, bad_rows: BadRows) -> Trace:
-    """Read the trace; times keep the file's own origin.
-
-    A row without a timestamp arrives with the row before it in the file, and at 0 if it is the first.
-    """
-    rows = [row for _, row in parse_rows(source, source.numbered_lines(), _parse, bad_rows)]
+def read(
+    source: Source, bad_rows: BadRows, *, hash_block_tokens: int | None = None, encode: Encode | None = None
+) -> Trace:
+    """Read the trace; times keep the file's own origin. `encode` makes tokens of `text_input`."""
+    block_tokens = hash_block_tokens or _usual_block_tokens(source.head)
+    parse = RowParser(block_tokens, tokenizer_for(source, encode))
+    rows = [row for _, row in parse_rows(source, source.numbered_lines(), parse, bad_rows)]
+    has_content = any(row.block_ids is not None for row in rows)
     return Trace(
         name=source.name,
-        arrival_ps=_arrivals_ps(rows),
+        arrival_ps=np.array([row.arrival_ps for row in rows], dtype=np.int64),
         num_prompt_tokens=np.array([row.num_prompt_tokens for row in rows], dtype=np.int64),
         num_output_tokens=np.array([row.num_output_tokens for row in rows], dtype=np.int64),
-        hash_block_tokens=HASH_BLOCK_TOKENS,
-        hash_ids=Ragged.of_ids([row.hash_ids for row in rows]),
+        hash_block_tokens=block_tokens if has_content else None,
+        hash_ids=hash_column([parse.filled(row) for row in rows]) if has_content else None,
+        session_id=_session_ids(rows),
         sha256=source.sha256,
         num_dropped=bad_rows.num_dropped(),
         licence="Apache-2.0, kvcache-ai/Mooncake",
+        **link_columns([row.link for row in rows]),  # type: ignore[arg-type]  # two of the columns
     ).sorted_by_arrival()
 
 
@@ -58,27 +71,16 @@ def _looks_like_row(line: str) -> bool:
         row = json_object(line)
     except BadRow:
         return False
-    return {"input_length", "output_length", "hash_ids"} <= row.keys() and "chat_id" not in row
+    return any(keys <= row.keys() for keys in _PROMPTS) and "chat_id" not in row
 
 
-def _parse(line: str) -> _Row:
-    row = json_object(line)
-    num_prompt_tokens = num_tokens("input_length", required(row, "input_length", "the prompt tokens"), "prompt")
-    num_output_tokens = num_tokens("output_length", required(row, "output_length", "the output tokens"), "output")
-    ids = required(row, "hash_ids", "an id for every 512 tokens of the prompt")
-    timestamp = row.get("timestamp")
-    return _Row(
-        None if timestamp is None else time_ps("timestamp", timestamp, PS_PER_MS),
-        num_prompt_tokens,
-        num_output_tokens,
-        block_ids("hash_ids", ids, num_prompt_tokens, HASH_BLOCK_TOKENS),
-    )
+def _usual_block_tokens(head: Head) -> int:
+    return HASH_BLOCK_TOKENS if any('"hash_ids"' in line for line in head.lines) else TEXT_BLOCK_TOKENS
 
 
-def _arrivals_ps(rows: Sequence[_Row]) -> np.typing.NDArray[np.int64]:
-    arrivals_ps = []
-    latest_ps = 0
-    for row in rows:
-        latest_ps = latest_ps if row.arrival_ps is None else row.arrival_ps
-        arrivals_ps.append(latest_ps)
-    return np.array(arrivals_ps, dtype=np.int64)
+def _session_ids(rows: Sequence[Row]) -> IntArray | None:
+    if all(row.session is None for row in rows):
+        return None
+    num_sessions = 1 + max(row.session for row in rows if row.session is not None)
+    alone = iter(range(num_sessions, num_sessions + len(rows)))
+    return np.array([next(alone) if row.session is None else row.session for row in rows], dtype=np.int64)

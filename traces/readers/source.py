@@ -158,8 +158,8 @@ class BadRow(Exception):
 class BadRows(Protocol):
     """Decides what becomes of the bad rows of one file."""
 
-    def handle(self, source: Source, line_number: int, bad: BadRow) -> None:
-        """Return to leave the row out, or raise InputError."""
+    def handle(self, source: Source, line_number: int | None, bad: BadRow) -> None:
+        """Return to leave the row out, or raise InputError. Rows without a line have their place in the column."""
 
     def num_dropped(self) -> dict[str, int]:
         """Rows left out so far, by reason."""
@@ -168,10 +168,11 @@ class BadRows(Protocol):
 class RefuseBadRows:
     """The first bad row ends the reading with InputError."""
 
-    def handle(self, source: Source, line_number: int, bad: BadRow) -> None:
+    def handle(self, source: Source, line_number: int | None, bad: BadRow) -> None:
         value = repr(bad.value)
         shown = value if len(value) <= 60 else value[:57] + "..."
-        raise InputError(f"{source.path}, line {line_number}, column {bad.column}: {shown}; expected {bad.expected}")
+        where = f"{source.path}, " if line_number is None else f"{source.path}, line {line_number}, "
+        raise InputError(f"{where}column {bad.column}: {shown}; expected {bad.expected}")
 
     def num_dropped(self) -> dict[str, int]:
         return {}
@@ -183,7 +184,7 @@ class SkipBadRows:
     def __init__(self) -> None:
         self._num_dropped: Counter[str] = Counter()
 
-    def handle(self, source: Source, line_number: int, bad: BadRow) -> None:
+    def handle(self, source: Source, line_number: int | None, bad: BadRow) -> None:
         self._num_dropped[bad.reason] += 1
 
     def num_dropped(self) -> dict[str, int]:

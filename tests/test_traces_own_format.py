@@ -1,6 +1,8 @@
-"""kvtwin's own trace format: a written trace comes back the same, and mistakes are named."""
+"""kvtwin's own trace formats: a written trace comes back the same, and mistakes are named."""
 
 import json
+from functools import partial
+from importlib.util import find_spec
 
 import numpy as np
 import pytest
@@ -10,8 +12,9 @@ from hypothesis import strategies as st
 from core.errors import InputError
 from traces.reading import read_trace
 from traces.schema import OPTIONAL_COLUMNS, Ragged, Trace
-from traces.writing import write_trace
+from traces.writing import write_trace, write_trace_as
 
+needs_pyarrow = pytest.mark.skipif(find_spec("pyarrow") is None, reason="pyarrow is in the extra `traces`")
 RAGGED = ("hash_ids", "prompt_segments", "output_segments")
 LEAST = {"session_id": -1, "think_time_ps": -1, "cancel_after_ps": -1, "deadline_ps": -1, "num_samples": 1}
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
@@ -19,7 +22,7 @@ TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 
 def assert_same(left: Trace, right: Trace) -> None:
     assert (left.name, left.licence, left.hash_block_tokens) == (right.name, right.licence, right.hash_block_tokens)
-    assert left.recipe == right.recipe
+    assert (left.recipe, left.category_names) == (right.recipe, right.category_names)
     assert {name: column.tolist() for name, column in left.columns()} == {
         name: column.tolist() for name, column in right.columns()
     }
@@ -40,6 +43,9 @@ def traces(draw) -> Trace:
 
     prompt, output = column(1, 9), column(1, 9)
     optional = {name: column(LEAST.get(name, -5), 2**40) for name in OPTIONAL_COLUMNS if draw(st.booleans())}
+    category_names = draw(st.lists(TEXT, max_size=3).map(tuple))
+    if "category" in optional:
+        optional["category"] = column(-1, len(category_names) - 1)
     if "parent" in optional:
         optional["parent"] = np.array([draw(st.integers(-1, row - 1)) for row in range(n)])
     block = draw(st.none() | st.integers(1, 4))
@@ -57,24 +63,36 @@ def traces(draw) -> Trace:
         output_segments=Ragged.of_segments([[[draw(st.integers(0, 99)), o]] for o in output]) if segments else None,
         licence=draw(TEXT),
         recipe=draw(st.none() | st.just({"arrivals": {"kind": "poisson", "rate_rps": 0.1}, "seed": 7})),
+        category_names=category_names,
         **optional,
     )
 
 
+WRITERS = pytest.mark.parametrize(
+    "write",
+    [
+        pytest.param(partial(write_trace, notes={"why": "test"}), id="json"),
+        pytest.param(partial(write_trace_as, "parquet"), id="parquet", marks=needs_pyarrow),
+    ],
+)
+
+
+@WRITERS
 @settings(max_examples=60, deadline=None)
 @given(trace=traces())
-def test_round_trip(trace, tmp_path_factory):
-    path = tmp_path_factory.mktemp("traces") / "t.jsonl"
+def test_round_trip(write, trace, tmp_path_factory):
+    path = tmp_path_factory.mktemp("traces") / "t.anything"
     trace.validate()
-    write_trace(trace, path, notes={"why": "test"})
+    write(trace, path)
     assert_same(read_trace(path), trace)
 
 
-def test_a_shared_prefix_survives_export(tmp_path):
+@WRITERS
+def test_a_shared_prefix_survives_export(write, tmp_path):
     ids = Ragged.of_ids([[*range(28), 100], [*range(28), 200]])  # 28 blocks of 512: a shared prefix of 14,336 tokens
     lengths = np.array([14_400, 14_500])
     trace = Trace("t", np.array([0, 1]), lengths, np.array([1, 1]), hash_block_tokens=512, hash_ids=ids)
-    write_trace(trace, tmp_path / "t.jsonl")
+    write(trace, tmp_path / "t.jsonl")
 
     back = read_trace(tmp_path / "t.jsonl")
 
@@ -159,6 +177,7 @@ def test_a_row_whose_parent_was_dropped_becomes_a_root(read):
             "column hash_ids: .1.; expected hash_ids in every row and hash_block_tokens in the header",
         ),
         (row(1, prompt_segments=[[0, 5]]), "column prompt_segments: None; expected the keys of the rows before"),
+        (row(1, hash_ids=[-1]), "column hash_ids: .-1.; expected hash_ids in every row"),
         (row(1, num_samples=0), "column num_samples: 0; expected a whole number from 1"),
         (row(1, deadline_s=-1), "column deadline_s: -1; expected a number from 0"),
         (row(1, think_time_s=-1), "column think_time_s: -1; expected a number from 0"),
@@ -191,6 +210,7 @@ def test_a_parent_that_arrives_later_is_refused(read):
     [
         ({"kvtwin": "trace/2"}, "key kvtwin: 'trace/2'; expected 'trace/1'"),
         ({"name": 5}, "key name: 5; expected a text"),
+        ({"category_names": "text"}, "key category_names: 'text'; expected a list of texts"),
         ({"recipe": "chat"}, "key recipe: 'chat'; expected an object"),
         ({"hash_block_tokens": 0}, "key hash_block_tokens: 0; expected a whole number from 1"),
     ],

@@ -18,6 +18,7 @@ from traces.readers import (
     mooncake,
     oracle_general,
     own,
+    parquet,
     sharegpt,
     vidur,
     vllm_bench,
@@ -40,6 +41,7 @@ class Format(NamedTuple):
 _BLOCK, _TEXT = "hash_block_tokens", "encode"
 FORMATS = (
     Format(own.NAME, own.DESCRIPTION, own.recognises, own.read),
+    Format(parquet.NAME, parquet.DESCRIPTION, parquet.recognises, parquet.read),
     Format(azure.NAME, azure.DESCRIPTION, azure.recognises, azure.read),
     Format(burstgpt.NAME, burstgpt.DESCRIPTION, burstgpt.recognises, burstgpt.read),
     Format(vidur.NAME, vidur.DESCRIPTION, vidur.recognises, vidur.read),

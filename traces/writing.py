@@ -12,7 +12,7 @@ from typing import Any, BinaryIO, NamedTuple
 from core.errors import InputError
 from traces.readers.own_row import OPTIONAL_KEYS
 from traces.schema import Trace
-from traces.writers import azure, burstgpt, libcachesim, mooncake, own, vidur
+from traces.writers import azure, burstgpt, libcachesim, mooncake, own, parquet, vidur
 
 
 class TargetFormat(NamedTuple):
@@ -27,7 +27,7 @@ class TargetFormat(NamedTuple):
 
 TARGETS = tuple(
     TargetFormat(writer.NAME, writer.DESCRIPTION, writer.CARRIES, writer.RESOLUTION_PS, writer.write)
-    for writer in (own, mooncake, azure, vidur, burstgpt, libcachesim)
+    for writer in (own, mooncake, azure, vidur, burstgpt, libcachesim, parquet)
 )
 
 

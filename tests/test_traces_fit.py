@@ -62,7 +62,7 @@ def test_the_very_bursty_trace_keeps_its_variation():
 
 @needs_public_traces
 def test_a_trace_of_two_populations_is_met_less_well():
-    # Documents, and questions about them: its median length lies between the two, where hardly any prompt is.
+    # Prompts that repeat an earlier one are far longer than the others: the median lies between, where few are.
     error = errors(fit(read_trace(SHARED / MOONCAKE_SYNTHETIC)).residuals)
     assert abs(error.pop("prompt_tokens_p50")) < 0.10
     assert max(abs(error[name]) for name in LENGTHS if name in error) < 0.05

@@ -28,6 +28,7 @@ class Admissions:
         self._tables = scheduler.tables
         self._scheduler = scheduler
         self._view = scheduler.view
+        self._publication = scheduler.publication
         self._log = scheduler.log
         self._max_num_seqs = scheduler.config.max_num_seqs
         self._reject = reject
@@ -120,8 +121,7 @@ class Admissions:
         """First work after an admission; a sequence that only lacked its newest token's KV decodes at once."""
         num_computed = sequence.num_computed
         self._tables.grow(sequence, num_new, plan)
-        if self._tables.prefix_caching:
-            self._tables.publish(sequence, num_computed + num_new)
+        self._publication.scheduled(sequence, num_new)
         if sequence.batch is None:
             plan.chunks.append(Chunk(sequence, num_computed, num_new))
         else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from core.async_scheduler import AsyncScheduler
 from core.block_pool import BlockPool, FreeOrder
 from core.block_tables import BlockTables
 from core.decision_log import DecisionLog
@@ -102,7 +103,8 @@ def build_scheduler(
         prefix_caching,
         config.max_batch_tokens,
     )
-    scheduler = clock.scheduler = Scheduler(config, tables, policies, log, recorder)
+    kind = AsyncScheduler if config.async_scheduling else Scheduler
+    scheduler = clock.scheduler = kind(config, tables, policies, log, recorder)
     return scheduler
 
 

@@ -68,7 +68,7 @@ def _num_produced(request: Request) -> int:
 
 
 def step_arrays(recorder: Recorder, requests: Iterable[Request], pool_num_blocks: int | None) -> Arrays:
-    """One row per step, [num_steps]. `requests` are all that arrived: they tell how many waited while a step ran.
+    """One row per step, [num_steps]. `requests` are all that arrived: they tell how many waited when it was decided.
 
     Blocks are counted when the step has taken its own; `*_after` when what ended with it has freed its blocks.
     """
@@ -91,7 +91,7 @@ def step_arrays(recorder: Recorder, requests: Iterable[Request], pool_num_blocks
         "decode_context_tokens": np.repeat(_ints(recorder.plan_decode_context_tokens), num_steps)
         + steps_before * num_decodes,
         "num_running": num_running,
-        "num_waiting": _num_present(requests, start_ps) - num_running,
+        "num_waiting": _num_present(requests, _decided_ps(recorder, first, start_ps)) - num_running,
         "num_referenced_blocks": referenced,
         "num_cached_blocks": cached,
         "num_orphan_blocks": orphans,
@@ -132,8 +132,17 @@ def _start_ps(recorder: Recorder) -> Ints:
     return start_ps
 
 
+def _decided_ps(recorder: Recorder, first: Ints, start_ps: Ints) -> Ints:
+    """When each step was decided, [num_steps]; `first` are the places of the plans' first steps."""
+    if not recorder.decides_ahead:
+        return start_ps
+    decided_ps = np.roll(start_ps, 1)
+    decided_ps[first] = _ints(recorder.plan_decided_ps)
+    return decided_ps
+
+
 def _num_present(requests: Iterable[Request], at_ps: Ints) -> Ints:
-    """Requests that had arrived and were not done when each step began, [num_steps]."""
+    """Requests that had arrived and were not done at these times, [num_steps]."""
     requests = list(requests)
     arrival_ps = np.sort([request.arrival_ps for request in requests])
     finish_ps = np.sort([request.finish_ps for request in requests if request.finish_ps >= 0])

@@ -1,58 +1,70 @@
-"""Emission: the tokens of a step that was carried out, the samples that start from a prompt, and who ends."""
+"""Emission: the tokens of a step, the samples that start from a prompt, and who ends."""
 
 from __future__ import annotations
 
 from core.block_tables import BlockTables
 from core.plan import StepPlan
 from core.recorder import Recorder
-from core.request import Sequence
+from core.request import Sequence, Status
 from core.running import RunningRequests
 
 
 class Emission:
-    """Lets the tokens of a committed plan appear. Decodes that went on without a pause are not touched one by one."""
+    """Lets the tokens of a plan appear. Decodes that went on without a pause are not touched one by one.
+
+    First `advance`: the tokens count as known. Then `tell`, when the time of their appearance is there.
+    """
 
     def __init__(self, running: RunningRequests, tables: BlockTables, recorder: Recorder) -> None:
         self._running = running
         self._tables = tables
         self._recorder = recorder
 
-    def emit(self, plan: StepPlan, stopped: frozenset[int], now_ps: int) -> list[Sequence]:
+    def advance(self, plan: StepPlan, stopped: frozenset[int] = frozenset()) -> list[Sequence]:
         """Returns the sequences that have all their tokens, or are `stopped` (by rank), in running order."""
         batch = self._running.batch
+        batch.num_emitted = batch.clock
         for rank in plan.held:
             if rank in batch.members:  # else it was cancelled meanwhile
-                self._running.hold(batch.members[rank], plan.now_ps)
+                self._running.hold(batch.members[rank], plan.start_ps)
         for sequence in plan.late:
             if sequence.batch is not None:
                 del self._running.late[sequence.rank]
-                self._recorder.on_late_token(now_ps - sequence.last_token_ps)
+                plan.first_or_late.append((sequence, sequence.last_token_ps))
         ended = batch.pop_ended()
-        for rank in stopped:
-            if rank in batch.members:
-                ended.append(batch.members[rank])
         for chunk in plan.chunks:
             sequence = chunk.sequence
             if sequence.rank in self._running.prefills and sequence.stored_computed == sequence.stored_known:
-                ended += self._end_prefill(sequence, stopped, now_ps)
+                ended += self._end_prefill(sequence, plan)
+        for rank in stopped:
+            if rank in batch.members:
+                ended.append(batch.members[rank])
         if len(ended) > 1:
             ended = sorted(set(ended), key=lambda sequence: sequence.rank)
         return ended
 
-    def _end_prefill(self, lead: Sequence, stopped: frozenset[int], now_ps: int) -> list[Sequence]:
+    def tell(self, plan: StepPlan, now_ps: int) -> None:
+        """The plan's tokens appear now: notes first tokens, and the gaps of sequences that sat out before."""
+        for sequence, last_token_ps in plan.first_or_late:
+            request = sequence.request
+            if request.status is Status.DONE:
+                continue  # cancelled before its token came
+            if last_token_ps >= 0:
+                self._recorder.on_late_token(now_ps - last_token_ps)
+            if request.first_token_ps < 0:
+                request.first_token_ps = now_ps
+
+    def _end_prefill(self, lead: Sequence, plan: StepPlan) -> list[Sequence]:
         """A complete prefill samples a token, as do the samples that share a fresh prompt. Returns those that end."""
         request = lead.request
-        if request.first_token_ps < 0:
-            request.first_token_ps = now_ps
         ended = []
         for sequence in [lead, *self._fork(lead)] if request.num_samples > 1 else [lead]:
             if sequence.stored_computed != sequence.stored_known:
                 continue  # a sample that comes back: it still has outputs of its own to compute
-            if sequence.last_token_ps >= 0:
-                self._recorder.on_late_token(now_ps - sequence.last_token_ps)
+            plan.first_or_late.append((sequence, sequence.last_token_ps))
             sequence.stored_known += 1
             self._running.to_decode(sequence)
-            if sequence.num_outputs >= request.num_output_tokens or sequence.rank in stopped:
+            if sequence.num_outputs >= request.num_output_tokens:
                 ended.append(sequence)
         return ended
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from core.block_tables import BlockTables
 from core.interfaces import BatchRules, Preemption, PreemptionPolicy, Shortage
 from core.plan import Chunk, StepPlan
+from core.publication import Publication
 from core.request import Sequence
 from core.running import RunningRequests
 
@@ -24,9 +25,11 @@ class Growth:
         tables: BlockTables,
         preemption: PreemptionPolicy,
         preempt: Callable[[Preemption, StepPlan], None],
+        publication: Publication,
     ) -> None:
         self._running = running
         self._tables = tables
+        self._publication = publication
         self._preemption = preemption
         self._preempt = preempt
 
@@ -74,20 +77,17 @@ class Growth:
         chunks = [(chunk.sequence.rank, chunk.sequence, chunk.num_new) for chunk in plan.chunks]
         for _, sequence, num_new in heapq.merge(decodes, chunks):
             self._tables.grow(sequence, num_new, plan)
-        if self._tables.prefix_caching:
-            filling = [(rank, sequence, 1) for rank, sequence in batch.filling().items()]
-            for _, sequence, num_new in heapq.merge(filling, chunks):
-                self._tables.publish(sequence, sequence.num_computed + num_new)
+        due = [(rank, sequence, 1) for rank, sequence in self._publication.due_decodes().items()]
+        for _, sequence, num_new in heapq.merge(due, chunks):
+            self._publication.scheduled(sequence, num_new)
 
     def decode_step(self) -> None:
         """Blocks and registrations of one step in which all members decode and nothing else happens."""
-        batch, tables = self._running.batch, self._tables
-        crossing = batch.crossing()
+        crossing = self._running.batch.crossing()
         if crossing:
-            tables.append_blocks(crossing.values())
-        if tables.prefix_caching:
-            for sequence in batch.filling().values():
-                tables.publish(sequence, sequence.num_computed + 1)
+            self._tables.append_blocks(crossing.values())
+        for sequence in self._publication.due_decodes().values():
+            self._publication.scheduled(sequence, 1)
 
     # ---- the rule, request by request -----------------------------------------------------------------------------
 
@@ -105,8 +105,7 @@ class Growth:
                 budget += self._make_room(sequence, num_new, plan, scheduled)
                 if request in running and self._has_room(sequence, num_new):
                     self._tables.grow(sequence, num_new, plan)
-                    if self._tables.prefix_caching:
-                        self._tables.publish(sequence, sequence.num_computed + num_new)
+                    self._publication.scheduled(sequence, num_new)
                     scheduled[sequence.rank] = num_new
                     budget -= num_new
         self._note(plan, scheduled)

@@ -46,6 +46,7 @@ class StepPlan:
     step: int
     now_ps: int
     batch: DecodeBatch
+    start_ps: int = field(init=False)  # when it starts to run: now, or once the plan before it has ended
     chunks: list[Chunk] = field(default_factory=list)
     num_prefill_tokens: int = 0
     num_decodes: int = 0
@@ -53,6 +54,7 @@ class StepPlan:
     held: set[int] = field(default_factory=set)  # ranks of decoding sequences that get nothing in this step
     late: list[Sequence] = field(default_factory=list)  # decode now, but did not in the step before
     num_lost_decodes: int = 0  # decodes of the running step whose request was cancelled meanwhile
+    first_or_late: list[tuple[Sequence, int]] = field(default_factory=list)  # with a token and when its last one came
     max_steps: int = 1
     num_steps: int = 1  # steps whose blocks are taken
 
@@ -73,6 +75,9 @@ class StepPlan:
 
     num_running: int = 0
     num_waiting: int = 0
+
+    def __post_init__(self) -> None:
+        self.start_ps = self.now_ps
 
     @property
     def is_empty(self) -> bool:

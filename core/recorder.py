@@ -20,6 +20,7 @@ class Recorder:
 
     plan_num_steps: list[int] = field(default_factory=list)
     plan_start_ps: list[int] = field(default_factory=list)
+    plan_decided_ps: list[int] = field(default_factory=list)  # before it starts only where plans are decided ahead
     plan_num_prefill_tokens: list[int] = field(default_factory=list)
     plan_num_decodes: list[int] = field(default_factory=list)
     plan_decode_context_tokens: list[int] = field(default_factory=list)  # of the plan's first step
@@ -37,6 +38,7 @@ class Recorder:
     step_orphan_blocks: list[int] = field(default_factory=list)
     late_gaps_ps: list[int] = field(default_factory=list)
     done: list[Request] = field(default_factory=list)
+    decides_ahead: bool = False  # a further step of a plan is decided when the step before it starts
     num_swap_fallbacks: int = 0  # victims that were to be swapped but found no host room
     _num_preempted_before: int = 0  # in plans that had nothing to run: they belong to the next one
 
@@ -53,7 +55,8 @@ class Recorder:
     def on_plan(self, plan: StepPlan, durations_ps: Sequence[int], pool: BlockPool) -> None:
         """A plan was carried out, and what ended with it has freed its blocks."""
         self.plan_num_steps.append(len(durations_ps))
-        self.plan_start_ps.append(plan.now_ps)
+        self.plan_start_ps.append(plan.start_ps)
+        self.plan_decided_ps.append(plan.now_ps)
         self.plan_num_prefill_tokens.append(plan.num_prefill_tokens)
         self.plan_num_decodes.append(plan.num_decodes)
         self.plan_decode_context_tokens.append(plan.decode_context_tokens)

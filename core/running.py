@@ -60,12 +60,17 @@ class RunningRequests:
 
     def end(self, sequence: Sequence, now_ps: int) -> None:
         """One sequence has its last token; its request leaves with its last sequence."""
-        self._leave(sequence, now_ps)
+        if sequence.rank >= 0:  # else it has retired
+            self._leave(sequence, now_ps)
         self.num_sequences -= 1
         sequence.request.live.remove(sequence)
         if not sequence.request.live:
             del self._requests[sequence.request.rank]
             sequence.request.rank = -1
+
+    def retire(self, sequence: Sequence, now_ps: int) -> None:
+        """Its last token is on its way: nothing more is scheduled for it, but it keeps its place and its blocks."""
+        self._leave(sequence, now_ps)
 
     def _leave(self, sequence: Sequence, now_ps: int) -> None:
         if sequence.batch is not None:

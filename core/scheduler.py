@@ -26,6 +26,7 @@ from core.interfaces import (
     QueuePolicy,
 )
 from core.plan import Chunk, StepPlan, StepResult
+from core.publication import AtSchedule, AtStepEnd, Publication
 from core.recorder import Recorder
 from core.request import Outcome, Request, Sequence, Status
 from core.running import RunningRequests
@@ -34,6 +35,7 @@ from core.span import SpanLimit
 from core.view import View
 from core.waiting_queue import WaitingQueue
 
+_PUBLICATIONS = {"schedule": AtSchedule, "step_end": AtStepEnd}
 _END_EVENTS = {
     Outcome.FINISHED: Event.FINISH,
     Outcome.CANCELLED: Event.CANCEL,
@@ -46,7 +48,9 @@ class SchedulerConfig:
     """Switches of the scheduler; those of a policy are the policy's.
 
     `keep_cancelled_registrations` mirrors vLLM: a prefill cancelled within its own step by a priority preemption leaves
-    blocks in the prefix index whose KV was never computed. Off, they are taken back. `single_steps` turns spans off.
+    blocks in the prefix index whose KV was never computed. Off, they are taken back. `publication`: full blocks enter
+    the prefix index at `schedule`, or at `step_end`. With `async_scheduling`, `build_scheduler` makes an
+    `AsyncScheduler`. `single_steps` turns spans off.
     """
 
     max_num_seqs: int = 256
@@ -55,6 +59,8 @@ class SchedulerConfig:
     long_prefill_threshold_tokens: int = 0
     max_model_len: int | None = None
     keep_cancelled_registrations: bool = False
+    publication: str = "schedule"
+    async_scheduling: bool = False
     single_steps: bool = False
 
 
@@ -88,11 +94,19 @@ class Scheduler:
         self.running = RunningRequests(tables.block_size)
         self.waiting = WaitingQueue(policies.queue)
         self.view = View(self)
+        self.publication = self._publication_class()(self.running, tables)
         self._in_flight: StepPlan | None = None
-        self._growth = Growth(self.running, tables, policies.preemption, self._preempt)
+        self._growth = Growth(self.running, tables, policies.preemption, self._preempt, self.publication)
         self._admissions = Admissions(self, self._reject)
         self._emission = Emission(self.running, tables, recorder)
-        self._span_limit = SpanLimit(self.running, self.waiting, tables, policies.all(), config.max_num_seqs)
+        self._span_limit = SpanLimit(
+            self.running, self.waiting, tables, policies.all(), config.max_num_seqs, self.publication
+        )
+
+    def _publication_class(self) -> type[Publication]:
+        if not self.tables.prefix_caching:
+            return Publication
+        return _PUBLICATIONS[self.config.publication]
 
     # ---- requests come and go -------------------------------------------------------------------------------------
 
@@ -134,6 +148,7 @@ class Scheduler:
                 self._in_flight.num_lost_decodes += self.running.num_regular_decodes(request, self._in_flight.held)
             self.running.remove(request, now_ps)
             for sequence in request.live:
+                self.publication.interrupted(sequence)
                 self.tables.release(sequence)
         else:
             self.waiting.remove(request)
@@ -145,13 +160,18 @@ class Scheduler:
         self._done(request, Outcome.REJECTED)
 
     def _done(self, request: Request, outcome: Outcome) -> None:
-        if self._in_flight is None:
+        if not self._is_busy:
             self.log.step = self.step
         request.status = Status.DONE
         request.outcome = outcome
         request.finish_ps = self.now_ps
         self.log.count(_END_EVENTS[outcome], request.request_id, request.num_produced_tokens)
         self.recorder.on_done(request)
+
+    @property
+    def _is_busy(self) -> bool:
+        """Is there a plan that was scheduled and is not committed?"""
+        return self._in_flight is not None
 
     # ---- one step -------------------------------------------------------------------------------------------------
 
@@ -210,6 +230,7 @@ class Scheduler:
             request.swapped = self.tables.swapping.swap_out(request, plan)
             self.recorder.num_swap_fallbacks += request.swapped is None
         for sequence in request.live:
+            self.publication.interrupted(sequence)
             self.tables.release(sequence)
             sequence.num_had_kv = max(sequence.num_had_kv, sequence.stored_computed)
             sequence.stored_computed = 0
@@ -249,11 +270,10 @@ class Scheduler:
         self.now_ps = plan.now_ps + sum(durations_ps)
         self.log.step = plan.step + plan.num_steps - 1
         self.step += plan.num_steps
-        self.running.batch.num_emitted = self.running.batch.clock
-        done = []
-        for sequence in self._emission.emit(plan, result.stopped, self.now_ps):
-            if self._end(sequence):
-                done.append(sequence.request)
+        self.publication.chunks_ended(plan)
+        ended = self._emission.advance(plan, result.stopped)
+        self._emission.tell(plan, self.now_ps)
+        done = [sequence.request for sequence in ended if self._end(sequence)]
         self.recorder.on_plan(plan, durations_ps, self.tables.pool)
         self._in_flight = None
         return done
@@ -263,6 +283,7 @@ class Scheduler:
         request = sequence.request
         request.num_produced_tokens += sequence.num_outputs
         self.running.end(sequence, self.now_ps)
+        self.publication.ended(sequence)
         self.tables.release(sequence)
         if request.live:
             return False

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from core.block_tables import BlockTables
 from core.interfaces import Policy
 from core.plan import StepPlan
+from core.publication import Publication
 from core.request import Sequence
 from core.running import RunningRequests
 from core.waiting_queue import WaitingQueue
@@ -25,11 +26,13 @@ class SpanLimit:
         tables: BlockTables,
         policies: tuple[Policy, ...],
         max_num_seqs: int,
+        publication: Publication,
     ) -> None:
         self._running = running
         self._waiting = waiting
         self._tables = tables
         self._max_num_seqs = max_num_seqs
+        self._publication = publication
         self._changing = [policy for policy in policies if type(policy).next_change is not Policy.next_change]
 
     def num_steps(self, plan: StepPlan) -> int:
@@ -86,8 +89,9 @@ class SpanLimit:
 
     def _before_publication(self, most: int, matters: Callable[[int, Sequence], bool]) -> int:
         """Steps before the first in which a member publishes a block (by its index in the table) that matters."""
+        lead = self._publication.lead_tokens
         for num_steps in range(1, most):
-            for sequence in self._running.batch.filling(num_steps).values():
-                if matters((sequence.num_computed + num_steps) // self._tables.block_size, sequence):
+            for sequence in self._running.batch.crossing(num_steps + lead).values():
+                if matters((sequence.num_computed + num_steps + lead) // self._tables.block_size - 1, sequence):
                     return num_steps
         return most

@@ -14,7 +14,6 @@ from kvtwin.parity.checking import check_log
 
 BUNDLED = Path(__file__).parent / "data" / "golden_vllm"
 SHARED = Path(__file__).parents[1].parent / "shared" / "golden"
-ASYNC = ("k_async", "k2_async_plain")
 
 Step = dict[str, Any]
 
@@ -26,24 +25,18 @@ def shared_logs(folder: str) -> list[Any]:
     return [pytest.param(log, id=log.stem) for log in logs] or [absent]
 
 
-@pytest.mark.parametrize("name", ["a_plain", "b_chunked", "c_preempt", "d_prefix", "h_abort"])
+@pytest.mark.parametrize("name", ["a_plain", "b_chunked", "c_preempt", "d_prefix", "h_abort", "k2_async_plain"])
 def test_bundled_logs_are_reproduced(name: str) -> None:
     result = check_log(BUNDLED / f"{name}.jsonl")
     assert result.is_equal, result.difference
     assert result.num_steps > 30
 
 
-@pytest.mark.parametrize("log", [p for p in shared_logs("vllm") if p.id is None or p.id not in ASYNC])
-def test_all_synchronous_logs_are_reproduced(log: Path) -> None:
+@pytest.mark.parametrize("log", shared_logs("vllm"))
+def test_all_logs_are_reproduced(log: Path) -> None:
     result = check_log(log)
     assert result.is_equal, result.difference
     assert result.num_steps == len(log.read_text().splitlines()) - 1, "a line a step, all of them compared"
-
-
-@pytest.mark.parametrize("log", [p for p in shared_logs("vllm") if p.id is None or p.id in ASYNC])
-def test_logs_of_async_scheduling_are_refused_by_name(log: Path) -> None:
-    with pytest.raises(InputError, match=rf"{log.name}.*async scheduling"):
-        check_log(log)
 
 
 def test_what_is_no_log_is_refused_in_one_line(tmp_path: Path) -> None:
@@ -69,6 +62,10 @@ def count_one_token_more(step: Step) -> None:
     step["sched"][0][3] += 1
 
 
+def forget_an_output(step: Step) -> None:
+    step["upd"].pop()
+
+
 def forge_a_hash(step: Step) -> None:
     step["cache"][0][1] = "00" * 8
 
@@ -76,6 +73,7 @@ def forge_a_hash(step: Step) -> None:
 @pytest.mark.parametrize(
     ("corrupt", "field", "log"),
     [
+        (forget_an_output, "upd", "k2_async_plain"),
         (drop_an_event, "alloc", "c_preempt"),
         (swap_two_blocks_of_the_free_queue, "fq", "c_preempt"),
         (count_one_token_more, "sched", "b_chunked"),

@@ -91,6 +91,7 @@ def settings_of(draw: st.DrawFn, block_size: int, trace: Trace) -> Settings:
         host_blocks=draw(st.sampled_from([0, 2, 6, 50])),
         free_order=draw(st.sampled_from(["unhashed_first", "append_all"])),
         keep_cancelled=draw(st.booleans()),
+        publication=draw(st.sampled_from(["schedule", "step_end"])),
         eviction=draw(st.sampled_from(CAUSAL)),
         leaf_first=draw(st.booleans()),
     )

@@ -56,6 +56,7 @@ class Settings:
     host_blocks: int = 0
     free_order: str = "unhashed_first"
     keep_cancelled: bool = False
+    publication: str = "schedule"
     eviction: Callable[[PolicyEnv], EvictionPolicy] = LRU
     preemption: Any = None  # a class instead of the one that goes with `priority` and `mode`
     admission: Any = None  # a class instead of `Reservation` with `full_prompt` and `watermark`
@@ -84,6 +85,7 @@ def scheduler_of(settings: Settings) -> Scheduler:
         long_prefill_threshold_tokens=settings.long_prefill,
         max_model_len=settings.max_model_len,
         keep_cancelled_registrations=settings.keep_cancelled,
+        publication=settings.publication,
         single_steps=not settings.spans,
     )
     pool = PoolConfig(

@@ -1,7 +1,7 @@
 """Replays recorded decision logs of vLLM v1 through the product's own scheduler and compares every field.
 
-Format: JSON lines, a header with `config`, `requests` and `aborts`, then a line per step. Logs of the synchronous
-scheduler are replayed; those of async scheduling are refused by name.
+Format: JSON lines, a header with `config`, `requests` and `aborts`, then a line per step. Synchronous and async
+scheduling are replayed.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import zlib
 from array import array
+from collections import deque
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -16,7 +17,6 @@ from pathlib import Path
 from core.build import PolicyFactories, PoolConfig, build_scheduler
 from core.content import TokenKeys
 from core.decision_log import DecisionLog, Event
-from core.errors import InputError
 from core.plan import StepPlan, StepResult
 from core.recorder import Recorder
 from core.request import Request, Status
@@ -40,9 +40,7 @@ class RecordedKeys(TokenKeys):
 
 
 def compare(path: Path, header: Fields, steps: list[Fields]) -> ParityResult:
-    """Replays one log. Raises InputError where its engine ran in a mode that cannot be replayed."""
-    if header["config"].get("async_scheduling"):
-        raise InputError(f"{path}: recorded with async scheduling, which is not supported yet")
+    """Replays one log. Stops at the first difference."""
     replay = _Replay(header)
     num_compared = 0
     for expected, got in zip(steps, replay.steps(len(steps)), strict=False):
@@ -66,12 +64,15 @@ class _Replay:
         self._header = header
         self._log = DecisionLog(keep_keys=True)
         self._num_seen = 0
+        self._is_async = header["config"].get("async_scheduling", False)
         self._scheduler = self._build(header["config"])
+        self._in_flight: deque[tuple[StepPlan, list[tuple[Request, bool]]]] = deque()
         names = sorted(request["id"] for request in header["requests"])
         self._number = {name: number for number, name in enumerate(names)}  # so that ids order as their names do
         self._name = dict(enumerate(names))
         self._requests: dict[str, Request] = {}
         self._outputs = {request["id"]: request["output"] for request in header["requests"]}
+        self._num_output_tokens = dict.fromkeys(names, 0)
 
     def _build(self, config: Fields) -> Scheduler:
         is_priority = config["policy"] == "priority"
@@ -96,6 +97,7 @@ class _Replay:
             long_prefill_threshold_tokens=config["long_prefill_token_threshold"],
             max_model_len=config["max_model_len"],
             keep_cancelled_registrations=True,
+            async_scheduling=self._is_async,
             single_steps=True,
         )
         pool = PoolConfig(config["num_gpu_blocks"] - 1, config["block_size"], first_block_id=1)
@@ -127,6 +129,8 @@ class _Replay:
         plan = scheduler.schedule(number)
         fields: Fields = {"t": number, "arr": arrived, "abort": aborted}
         if plan is None:
+            if self._in_flight:  # all of its requests were aborted
+                self._commit(*self._in_flight.popleft())
             return {**fields, "idle": 1, **self._end_of_step()} if arrived or aborted else None
         fields |= self._scheduled(plan) | self._block_events()
         fields["free"] = scheduler.tables.pool.num_available
@@ -134,7 +138,10 @@ class _Replay:
         fields["wait"] = [self._name[request.request_id] for request in scheduler.waiting]
         fields["abort_during"] = self._abort(number, "during")
         if not plan.is_empty:
-            fields |= self._commit(plan)
+            self._in_flight.append((plan, self._sampling(plan)))
+        is_due = len(self._in_flight) == 2 or plan.is_empty or not self._is_async
+        if self._in_flight and is_due:
+            fields |= self._commit(*self._in_flight.popleft())
         return fields | self._end_of_step()
 
     def _arrive(self, number: int) -> list[str]:
@@ -159,10 +166,12 @@ class _Replay:
 
     def _abort(self, number: int, when: str) -> list[str]:
         names = [a["id"] for a in self._header.get("aborts", []) if a["step"] == number and a["when"] == when]
-        alive = [n for n in names if n in self._requests and self._requests[n].status is not Status.DONE]
-        for name in alive:
-            self._scheduler.cancel(self._requests[name], number)
-        return alive
+        aborted = []
+        for name in names:
+            if name in self._requests and self._requests[name].status is not Status.DONE:
+                self._scheduler.cancel(self._requests[name], number)
+                aborted.append(name)
+        return aborted
 
     def _scheduled(self, plan: StepPlan) -> Fields:
         admitted = {request.request_id for request in plan.admitted}
@@ -198,19 +207,26 @@ class _Replay:
                 fields["evict" if event == Event.EVICT else "cache"].append([block, key.hex()])
         return fields
 
-    def _commit(self, plan: StepPlan) -> Fields:
-        before = {s.request.request_id: s.request.num_produced_tokens + s.num_outputs for s, _, _ in plan.scheduled()}
-        sequences = {s.request.request_id: s for s, _, _ in plan.scheduled()}
+    def _sampling(self, plan: StepPlan) -> list[tuple[Request, bool]]:
+        """The plan's requests, and whether it samples a token for them."""
+        return [(s.request, num_computed + num_new == s.num_known) for s, num_computed, num_new in plan.scheduled()]
+
+    def _commit(self, plan: StepPlan, rows: list[tuple[Request, bool]]) -> Fields:
+        """What the output of a step brings."""
+        alive = [(request, samples) for request, samples in rows if request.status is not Status.DONE]
+        self._num_seen = len(self._log)
         done = self._scheduler.commit(plan, StepResult((1,)))
         tokens = {}
-        for request_id, num_before in before.items():
-            request = sequences[request_id].request
-            if request.status is Status.DONE and request not in done:
-                continue
-            num_after = request.num_produced_tokens if request in done else sequences[request_id].num_outputs
-            if num_after > num_before:
-                tokens[self._name[request_id]] = self._outputs[self._name[request_id]][num_after - 1]
-        return {"tok": tokens, "fin": [[self._name[request.request_id], "length"] for request in done]}
+        for request, samples in alive:
+            if samples:
+                name = self._name[request.request_id]
+                tokens[name] = self._outputs[name][self._num_output_tokens[name]]
+                self._num_output_tokens[name] += 1
+        fields: Fields = {"tok": tokens, "fin": [[self._name[request.request_id], "length"] for request in done]}
+        if self._is_async:
+            fields["upd"] = [self._name[request.request_id] for request, _ in alive]
+            fields["cache_upd"] = self._block_events()["cache"]
+        return fields
 
     def _end_of_step(self) -> Fields:
         pool = self._scheduler.tables.pool

@@ -1,0 +1,96 @@
+"""When the content of full blocks enters the prefix index."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from core.block_tables import BlockTables
+from core.plan import StepPlan
+from core.request import Sequence
+from core.running import RunningRequests
+
+_NONE: Mapping[int, Sequence] = {}
+
+
+class Publication:
+    """Never: what prefix caching turned off comes to.
+
+    `lead_tokens`: when a sequence with KV of `n` tokens is scheduled to decode, its blocks up to `n + lead_tokens` are
+    public.
+    """
+
+    lead_tokens = 0
+
+    def __init__(self, running: RunningRequests, tables: BlockTables) -> None:
+        self._running = running
+        self._tables = tables
+
+    def due_decodes(self) -> Mapping[int, Sequence]:
+        """By rank, the members of the decode batch for whom `scheduled(member, 1)` would publish anything."""
+        return _NONE
+
+    def scheduled(self, sequence: Sequence, num_new: int) -> None:
+        """The step being planned has blocks for `num_new` tokens of the sequence."""
+
+    def chunks_ended(self, plan: StepPlan) -> None:
+        """The plan's step came to its end. Samples that start from a prompt do so after this."""
+
+    def ended(self, sequence: Sequence) -> None:
+        """Its last step came to its end; it still has its blocks."""
+
+    def interrupted(self, sequence: Sequence) -> None:
+        """It is about to lose its blocks before its end."""
+
+
+class AtSchedule(Publication):
+    """As soon as the tokens that fill it are scheduled, before the KV exists: a later admission of the very step can
+    hit it (vLLM).
+    """
+
+    lead_tokens = 1
+
+    def due_decodes(self) -> Mapping[int, Sequence]:
+        return self._running.batch.filling()
+
+    def scheduled(self, sequence: Sequence, num_new: int) -> None:
+        self._tables.publish(sequence, sequence.num_computed + num_new)
+
+
+class OnceKnown(Publication):
+    """At schedule too, but only tokens that are known; a decoding sequence's newest is still in flight (vLLM's async
+    scheduling). So what one step fills is published with the next.
+    """
+
+    def due_decodes(self) -> Mapping[int, Sequence]:
+        return self._running.batch.crossing()
+
+    def scheduled(self, sequence: Sequence, num_new: int) -> None:
+        has_one_in_flight = sequence.batch is not None and sequence.rank not in self._running.late
+        num_known = sequence.num_known - has_one_in_flight
+        self._tables.publish(sequence, min(sequence.num_computed + num_new, num_known))
+
+    def ended(self, sequence: Sequence) -> None:
+        self._tables.publish(sequence, sequence.num_computed)
+
+
+class AtStepEnd(Publication):
+    """When the step that computed it has ended, so that only later steps hit it. What a decode fills waits for the
+    sequence's next step or its end.
+    """
+
+    def due_decodes(self) -> Mapping[int, Sequence]:
+        return self._running.batch.crossing()
+
+    def scheduled(self, sequence: Sequence, num_new: int) -> None:
+        self._tables.publish(sequence, sequence.num_computed)
+
+    def chunks_ended(self, plan: StepPlan) -> None:
+        for chunk in plan.chunks:
+            if chunk.sequence.rank >= 0:
+                self._tables.publish(chunk.sequence, chunk.sequence.num_computed)
+
+    def ended(self, sequence: Sequence) -> None:
+        self._tables.publish(sequence, sequence.num_computed)
+
+    def interrupted(self, sequence: Sequence) -> None:
+        self.ended(sequence)

@@ -18,9 +18,8 @@ from core.model_shape import ModelShape
 from core.recorder import Recorder
 from core.scheduler import Scheduler, SchedulerConfig
 from kvtwin.binding import POLICY_GROUPS, PolicyFactory, bind_policy, checked_policy, instantiate_one
-from kvtwin.tokenizing import encoder
+from kvtwin.tokenizing import read_with_tokenizer
 from traces.generate import generate
-from traces.reading import read_trace
 from traces.recipe import load_recipe
 from traces.replay import Arrivals, ReplayConfig, TraceSource
 from traces.samples import sample_path
@@ -138,13 +137,7 @@ def load_trace(config: DictConfig) -> Trace:
     if not config.sample and not config.path:
         raise InputError("trace.path is missing: trace=file needs trace.path=FILE")
     path = sample_path(config.sample) if config.sample else Path(config.path).expanduser()
-    return read_trace(
-        path,
-        config.format,
-        config.on_error,
-        hash_block_tokens=config.hash_block_tokens,
-        encode=None if config.tokenizer is None else encoder(config.tokenizer),
-    )
+    return read_with_tokenizer(path, config.format, config.on_error, config.hash_block_tokens, config.tokenizer)
 
 
 def transformed(trace: Trace, config: DictConfig) -> Trace:

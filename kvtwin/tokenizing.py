@@ -1,15 +1,27 @@
-"""From a tokenizer's name to the function that makes tokens of a trace's texts."""
+"""Traces of text: read with the tokenizer that the user named."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from core.errors import InputError
 from kvtwin.failures import require
+from traces.reading import read_trace
+from traces.schema import Trace
 
 BYTES_A_TOKEN = 4
 ESTIMATE = f"bytes/{BYTES_A_TOKEN}"
+
+
+def read_with_tokenizer(
+    path: str | Path, format: str, on_error: str, hash_block_tokens: int | None, tokenizer: str | None
+) -> Trace:
+    """The trace; one whose lengths are estimates says so in its name. Raises InputError as `read_trace` does."""
+    encode = None if tokenizer is None else encoder(tokenizer)
+    trace = read_trace(path, format, on_error, hash_block_tokens=hash_block_tokens, encode=encode)
+    return replace(trace, name=f"{trace.name} ({ESTIMATE} tokens)") if tokenizer == ESTIMATE else trace
 
 
 def encoder(name: str) -> Callable[[str], Sequence[int]]:

@@ -168,6 +168,11 @@ def test_a_request_without_output_hands_its_waits_on(read):
     assert links(trace) == [(0, -1, -1), (7, 0, 5), (11, 1, 2)]
 
 
+def test_waits_by_the_clock_are_not_counted_twice(read):
+    trace = read(session(call(0), call(4, out=0), call(7), call(20, think_time=2)), on_error="skip")
+    assert links(trace) == [(0, -1, -1), (7, 0, 5), (20, 1, 2)]
+
+
 def test_a_first_request_without_output_makes_the_next_one_first(read):
     trace = read(session(call(0, out=0), call(4, think_time=2), call(7, think_time=1)), on_error="skip")
     assert links(trace) == [(4, -1, -1), (7, 0, 1)]

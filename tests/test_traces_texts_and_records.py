@@ -5,7 +5,7 @@ import json
 import pytest
 
 from core.errors import InputError
-from kvtwin.tokenizing import encoder
+from kvtwin.tokenizing import encoder, read_with_tokenizer
 from traces.reading import read_trace
 from traces.schema import Trace
 
@@ -118,6 +118,14 @@ def test_four_bytes_a_token_rounds_up_and_keeps_beginnings():
     assert [len(encode(text)) for text in ("", "a", "abcd", "abcde", "äöü")] == [0, 1, 1, 2, 2]
     assert encode("abcdefgh")[:1] == encode("abcdxxxx")[:1]
     assert len(encode("\ud800")) == 1
+
+
+def test_estimated_lengths_show_in_the_name(tmp_path):
+    path = tmp_path / "chats.json"
+    path.write_text(json.dumps([conversation("12345", "abc")]))
+    trace = read_with_tokenizer(path, "auto", "fail", None, "bytes/4")
+    assert trace.name == "chats (bytes/4 tokens)"
+    assert (trace.num_prompt_tokens.tolist(), trace.num_output_tokens.tolist()) == ([2], [1])
 
 
 def test_a_tokenizer_file(tmp_path):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from core.errors import InputError
 from traces.readers import (
@@ -86,15 +86,21 @@ def read_trace(
     given = {_BLOCK: hash_block_tokens, _TEXT: encode}
     options = {name: value for name, value in given.items() if value is not None}
     if path.is_dir():
-        if format not in ("auto", agentic.NAME):
-            raise InputError(f"{path}: is a folder, which only the format {agentic.NAME} can be; trace.format={format}")
-        trace = agentic.read_folder(path, bad_rows, **_taken(_named(agentic.NAME), options))
+        trace = _read_folder(path, format, bad_rows, options)
     else:
         source = Source(path)
         chosen = _format_of(source, format)
-        trace = chosen.read(source, bad_rows, **_taken(chosen, options))
+        _check_taken(chosen, options)
+        trace = chosen.read(source, bad_rows, **options)
     trace.validate()
     return trace
+
+
+def _read_folder(path: Path, format: str, bad_rows: BadRows, options: Mapping[str, object]) -> Trace:
+    if format not in ("auto", agentic.NAME):
+        raise InputError(f"{path}: is a folder, which only the format {agentic.NAME} can be; trace.format={format}")
+    _check_taken(_named(agentic.NAME), options)
+    return agentic.read_folder(path, bad_rows)
 
 
 def format_name(path: str | Path) -> str:
@@ -102,14 +108,12 @@ def format_name(path: str | Path) -> str:
     return agentic.NAME if Path(path).is_dir() else _format_of(Source(Path(path)), "auto").name
 
 
-def _taken(chosen: Format, options: Mapping[str, object]) -> Mapping[str, Any]:
-    """The options, all of which the format takes."""
+def _check_taken(chosen: Format, options: Mapping[str, object]) -> None:
+    """Raises InputError for an option that the format does not take."""
     for name in options.keys() - set(chosen.options):
         takers = ", ".join(known.name for known in FORMATS if name in known.options)
-        raise InputError(
-            f"{_KEYS[name]}: a trace of the format {chosen.name} has no use for it; expected null ({takers})"
-        )
-    return options
+        refusal = f"a trace of the format {chosen.name} has no use for it; expected null ({takers})"
+        raise InputError(f"{_KEYS[name]}: {refusal}")
 
 
 def _format_of(source: Source, name: str) -> Format:

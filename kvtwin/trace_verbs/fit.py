@@ -7,9 +7,8 @@ from pathlib import Path
 
 from core.errors import InputError
 from kvtwin.arguments import Arguments
-from kvtwin.trace_verbs.shaping import add_reading
+from kvtwin.trace_verbs.shaping import add_reading, read_as_told
 from traces.fit import fit, residual_table
-from traces.reading import read_trace
 from traces.recipe import write_recipe
 
 
@@ -17,7 +16,7 @@ def run(args: Sequence[str]) -> int:
     options = _parser().parse_args(args)
     if options.seed < 0:
         raise InputError(f"trace fit: --seed {options.seed}; expected a whole number from 0")
-    trace = read_trace(options.file, options.format, options.on_error)
+    trace = read_as_told(options.file, options)
     if Path(options.out).exists() and Path(options.out).samefile(options.file):
         raise InputError(f"{options.out} is the file that is read; expected another name to write to")
     recipe, residuals = fit(trace, options.seed, Path(options.out).stem)

@@ -8,11 +8,10 @@ from dataclasses import replace
 from math import inf
 
 from kvtwin.arguments import Arguments
-from kvtwin.tokenizing import encoder
+from kvtwin.tokenizing import read_with_tokenizer
 from traces.capping import MOST, clip, drop_long
 from traces.hashing import with_hash_ids
 from traces.merging import merge
-from traces.reading import read_trace
 from traces.schema import Trace
 from traces.selection import Criteria, Range, sample, select, window
 from traces.transforms import length_scale, rate_scale, shuffle_tenants
@@ -70,13 +69,8 @@ def add_shaping(parser: Arguments) -> None:
 
 def read_as_told(path: str, options: Namespace) -> Trace:
     """The trace as it lies in its file, by the options of `add_reading`."""
-    return read_trace(
-        path,
-        options.format,
-        options.on_error,
-        hash_block_tokens=options.hash_block_tokens,
-        encode=None if options.tokenizer is None else encoder(options.tokenizer),
-    )
+    how = (options.format, options.on_error, options.hash_block_tokens, options.tokenizer)
+    return read_with_tokenizer(path, *how)
 
 
 def read(path: str, options: Namespace) -> Trace:

@@ -114,8 +114,10 @@ class SessionReader:
             chain.keep(len(self.requests) - 1)
 
     def _recorded_think_ps(self, item: _Item, chain: Chain) -> int:
-        """By the recorded times, which may overlap."""
-        return 0 if chain.last_row < 0 else max(0, item.time_ps - self.requests[chain.last_row].end_ps)
+        """By the recorded times, which may overlap: from the end of the request before, be it one that was left out."""
+        if chain.last_row < 0:
+            return 0
+        return max(0, item.time_ps - self.requests[chain.last_row].end_ps - chain.left_out_ps)
 
     def _parsed(self, document: _Document, item: _Item, api_ps: int, link: Link) -> Request:
         num_prompt_tokens = num_tokens(f"{item.place}.in", item.value("in", "the prompt tokens"), "prompt")

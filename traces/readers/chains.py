@@ -28,7 +28,7 @@ class Chain:
 
     def __init__(self, parent: int = -1) -> None:
         self.last_row = parent
-        self._left_out_ps = 0
+        self.left_out_ps = 0  # spent since then on turns that were left out
 
     def link(self, think_time_ps: int) -> Link:
         """How the next turn hangs on the last one that was kept: waits of turns left out between them are added."""
@@ -36,16 +36,16 @@ class Chain:
             return Link()
         if think_time_ps < 0:
             return Link(self.last_row)
-        return Link(self.last_row, later_ps(self._left_out_ps, think_time_ps))
+        return Link(self.last_row, later_ps(self.left_out_ps, think_time_ps))
 
     def keep(self, row: int) -> None:
         """The turn became this row."""
         self.last_row = row
-        self._left_out_ps = 0
+        self.left_out_ps = 0
 
     def leave_out(self, waited_ps: int) -> None:
         """The turn did not become a row; the session spent this long on it."""
-        self._left_out_ps = later_ps(self._left_out_ps, max(0, waited_ps))
+        self.left_out_ps = later_ps(self.left_out_ps, max(0, waited_ps))
 
 
 def link_columns(links: Sequence[Link]) -> dict[str, IntArray]:

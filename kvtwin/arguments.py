@@ -31,3 +31,10 @@ class Arguments(argparse.ArgumentParser):
             known = [name for name in self._option_string_actions if name.startswith("--")]
             message = f"no option {unknown[1]}{did_you_mean(unknown[1], known)}"
         raise InputError(f"{self._verb}: {message} ({self.prog} --help tells how)")
+
+
+def count(text: str) -> int:
+    """The type of an option that takes a whole number of at least 1."""
+    if not (text.isascii() and text.isdecimal() and 1 <= int(text) < 2**62):
+        raise argparse.ArgumentTypeError(f"{text}; expected a whole number of at least 1")
+    return int(text)

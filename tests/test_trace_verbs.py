@@ -120,7 +120,10 @@ def test_convert_and_sample_say_what_they_did(kvtwin, tmp_path):
     chat(tmp_path / "chat.jsonl")
     finished = kvtwin("trace", "convert", "chat.jsonl", "out.jsonl", "--to", "mooncake", "--block-size", "16")
     assert finished.out == "out.jsonl: mooncake, 12 requests over 32.0 s\n"
-    assert finished.errors == ["note: mooncake cannot carry: session_id; parent; think_time_s"]
+    assert finished.errors == [
+        "note: mooncake cannot carry: session_id; parent; think_time_s",
+        "note: a mooncake file does not tell that its blocks have 16 tokens; readers expect 512",
+    ]
     finished = kvtwin("trace", "sample", "chat.jsonl", "few.jsonl", "--num-requests", "4", "--seed", "1")
     assert finished.errors == ["note: 6 of 12 requests kept"]
     sampled = read_trace("few.jsonl")
@@ -174,6 +177,11 @@ def test_transforms_are_options(kvtwin, tmp_path):
         (["convert", "chat.jsonl", "o.jsonl", "--rate-scale", "0"], "trace.rate_scale=0; expected more than 0"),
         (["convert", "nothing.jsonl", "o.jsonl"], "nothing.jsonl: cannot be read"),
         (["convert", "chat.jsonl", "no/o.jsonl"], "no/o.jsonl: cannot be written"),
+        (
+            ["info", "chat.jsonl", "--block-size", "-3"],
+            "trace info: argument --block-size: -3; expected a whole number",
+        ),
+        (["convert", "chat.jsonl", ".", "--to", "azure"], ". is a folder; expected a file to write to"),
         (["sample", "chat.jsonl", "o.jsonl"], "trace sample: how many? expected --fraction"),
         (["sample", "chat.jsonl", "o.jsonl", "--fraction", "2"], "fraction=2; expected more than 0 and at most 1"),
         (

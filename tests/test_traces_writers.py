@@ -21,7 +21,7 @@ from traces.sharing import prefix_ceiling
 from traces.transforms import length_scale
 from traces.writing import TARGETS, not_carried, write_trace, write_trace_as
 
-READABLE = sorted({target.name for target in TARGETS} & {known.name for known in FORMATS} - {"libcachesim"})
+READABLE = sorted({target.name for target in TARGETS} & {known.name for known in FORMATS} - {"libcachesim_csv"})
 RESOLUTION_PS = {target.name: target.resolution_ps for target in TARGETS}
 many = settings(max_examples=60, deadline=None, derandomize=True)
 
@@ -128,9 +128,11 @@ def test_vidur_and_burstgpt_have_seconds(folder):
 
 def test_libcachesim_gets_a_row_a_block(folder):
     trace = requests(0, 2_500_000_000_000, hash_block_tokens=512, hash_ids=Ragged.of_ids([[7, 9], [7, 8]]))
-    assert written(trace, "libcachesim", folder) == ["time,obj_id,obj_size", "0,0,1", "0,1,1", "2,0,1", "2,2,1"]
+    assert written(trace, "libcachesim_csv", folder) == ["time,obj_id,obj_size", "0,0,1", "0,1,1", "2,0,1", "2,2,1"]
+    stream = read_trace(folder / "out")  # which has a request a block
+    assert stream.hash_ids.values.tolist() == [0, 1, 0, 2]
     with pytest.raises(InputError, match="does not tell which prompts share a prefix"):
-        write_trace_as("libcachesim", requests(0), folder / "none")
+        write_trace_as("libcachesim_csv", requests(0), folder / "none")
     assert not (folder / "none").exists()
 
 
@@ -181,3 +183,30 @@ def test_a_file_appears_whole_or_not_at_all(folder):
     with pytest.raises(InputError, match=r"nowhere/x: cannot be written \(No such file or directory\)"):
         write_trace(requests(0), folder / "nowhere" / "x")
     assert not list(folder.glob("*.partial"))
+
+
+def test_turns_of_a_session_wait_for_the_answer_before_them(folder):
+    trace = requests(
+        *(10**12, 2 * 10**12, 3 * 10**12),
+        session_id=np.array([9, 4, 9]),
+        parent=np.array([-1, -1, 0]),
+        think_time_ps=np.array([-1, -1, 1_500_000_000]),
+        hash_block_tokens=512,
+        hash_ids=Ragged.of_ids([[0, 1], [2, 3], [0, 1]]),
+    )
+    rows = [json.loads(line) for line in written(trace, "mooncake_sessions", folder)]
+    assert [row["session_id"] for row in rows] == ["0", "1", "0"]
+    assert [row.get("timestamp") for row in rows] == [1000, 2000, None]
+    assert [row.get("delay") for row in rows] == [None, None, 1.5]
+    assert {row["context_mode"] for row in rows} == {"message_array_with_responses"}
+    assert not_carried(trace, "mooncake_sessions") == []
+    with pytest.raises(InputError, match="row 2: waits for row -1; expected row 0, the one before it in its session"):
+        written(replace(trace, parent=np.array([-1, -1, -1])), "mooncake_sessions", folder)
+    with pytest.raises(InputError, match="has no turns that wait for one another; expected --to mooncake"):
+        written(requests(0), "mooncake_sessions", folder)
+
+
+def test_the_guide_names_every_format():
+    guide = (Path(__file__).parents[1] / "docs" / "traces.md").read_text()
+    named = {known.name for known in FORMATS} | {target.name for target in TARGETS}
+    assert [name for name in sorted(named) if f"`{name}`" not in guide] == []

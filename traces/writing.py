@@ -12,7 +12,7 @@ from typing import Any, BinaryIO, NamedTuple
 from core.errors import InputError
 from traces.readers.own_row import OPTIONAL_KEYS
 from traces.schema import Trace
-from traces.writers import azure, burstgpt, libcachesim, mooncake, own, parquet, vidur
+from traces.writers import azure, burstgpt, libcachesim_csv, mooncake, mooncake_sessions, own, parquet, vidur
 
 
 class TargetFormat(NamedTuple):
@@ -27,7 +27,7 @@ class TargetFormat(NamedTuple):
 
 TARGETS = tuple(
     TargetFormat(writer.NAME, writer.DESCRIPTION, writer.CARRIES, writer.RESOLUTION_PS, writer.write)
-    for writer in (own, mooncake, azure, vidur, burstgpt, libcachesim, parquet)
+    for writer in (own, parquet, mooncake, mooncake_sessions, azure, vidur, burstgpt, libcachesim_csv)
 )
 
 
@@ -79,6 +79,8 @@ def _not_carried(trace: Trace, target: TargetFormat) -> Iterator[str]:
 
 
 def _write(path: Path, write: Callable[[BinaryIO], None]) -> None:
+    if path.is_dir():
+        raise InputError(f"{path} is a folder; expected a file to write to")
     temporary = path.with_name(path.name + ".partial")
     try:
         with temporary.open("wb") as file:

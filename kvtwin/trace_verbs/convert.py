@@ -19,7 +19,7 @@ def run(args: Sequence[str]) -> int:
 
 
 def _parser() -> Arguments:
-    formats = "\n".join(f"  {target.name:<12}{target.description}" for target in TARGETS)
+    formats = "\n".join(f"  {target.name:<20}{target.description}" for target in TARGETS)
     parser = Arguments(
         "trace convert",
         "From any known format to another; what the format cannot carry is named. OUT may end in .gz.",

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from kvtwin.arguments import Arguments
+from kvtwin.arguments import Arguments, count
 from kvtwin.failures import require
 from kvtwin.tables import print_tables
 from kvtwin.trace_info import describe
@@ -39,7 +39,7 @@ def _parser() -> Arguments:
     parser.add_argument("--json", action="store_true", help="every figure, with its unit in its key")
     parser.add_argument("--html", metavar="OUT", help="a page with plots, one file, no network")
     parser.add_argument(
-        "--block-size", type=int, metavar="N", help="for prompts given as text: tokens a block, default 16"
+        "--block-size", type=count, metavar="N", help="for prompts given as text: tokens a block, default 16"
     )
     add_reading(parser)
     return parser

@@ -7,7 +7,7 @@ from argparse import ArgumentTypeError, Namespace
 from dataclasses import replace
 from math import inf
 
-from kvtwin.arguments import Arguments
+from kvtwin.arguments import Arguments, count
 from kvtwin.tokenizing import read_with_tokenizer
 from traces.capping import MOST, clip, drop_long
 from traces.hashing import with_hash_ids
@@ -26,7 +26,10 @@ def add_reading(parser: Arguments) -> None:
         "--on-error", default="fail", metavar="fail|skip", help="skip leaves bad rows out and counts them by reason"
     )
     group.add_argument(
-        "--hash-block-tokens", type=int, metavar="N", help="what a block hash stands for, where the format does not say"
+        "--hash-block-tokens",
+        type=count,
+        metavar="N",
+        help="what a block hash stands for, where the format does not say",
     )
     group.add_argument(
         "--tokenizer", metavar="FILE|bytes/4", help="for traces of text: a tokenizer.json, or an estimate"
@@ -36,7 +39,7 @@ def add_reading(parser: Arguments) -> None:
 def add_sampling(parser: Arguments) -> None:
     group = parser.add_argument_group("sampling, whole conversations kept together")
     group.add_argument("--fraction", metavar="F", help="share of the requests: 0.1, 1/3")
-    group.add_argument("--num-requests", type=int, metavar="N", help="at least so many requests")
+    group.add_argument("--num-requests", type=count, metavar="N", help="at least so many requests")
     group.add_argument("--seed", type=int, default=0, metavar="N", help="of sampling and shuffling; default 0")
 
 
@@ -54,8 +57,8 @@ def add_shaping(parser: Arguments) -> None:
     group.add_argument(
         "--window", type=_times, metavar="A:B", help="keep arrivals from second A to before B; time restarts at A"
     )
-    group.add_argument("--max-prompt-tokens", type=int, default=MOST, metavar="N", help="cap prompts")
-    group.add_argument("--max-output-tokens", type=int, default=MOST, metavar="N", help="cap outputs")
+    group.add_argument("--max-prompt-tokens", type=count, default=MOST, metavar="N", help="cap prompts")
+    group.add_argument("--max-output-tokens", type=count, default=MOST, metavar="N", help="cap outputs")
     group.add_argument(
         "--long", choices=("clip", "drop"), default="clip", help="what becomes of longer ones; default clip"
     )
@@ -63,7 +66,7 @@ def add_shaping(parser: Arguments) -> None:
     group.add_argument("--length-scale", metavar="X", help="lengths, and hash blocks with them, times X: 1/32")
     group.add_argument("--shuffle-tenants", action="store_true", help="deal tenants out anew among conversations")
     group.add_argument(
-        "--block-size", type=int, metavar="N", help="tell prompts given as text by hashes of N-token blocks"
+        "--block-size", type=count, metavar="N", help="tell prompts given as text by hashes of N-token blocks"
     )
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from core.errors import InputError
 from kvtwin.trace_verbs.shaping import note
 from traces.schema import Trace
+from traces.writers.mooncake import HASH_BLOCK_TOKENS
 from traces.writing import TARGETS, not_carried, write_trace_as
 
 _BY_SUFFIX = {".jsonl": "kvtwin", ".parquet": "parquet"}
@@ -28,6 +29,11 @@ def write_and_tell(trace: Trace, format_name: str, source: str, path: str) -> No
         raise InputError(f"{path} is the file that is read; expected another name to write to")
     write_trace_as(format_name, trace, path)
     tell_losses(trace, format_name)
+    if format_name.startswith("mooncake") and trace.hash_block_tokens not in (None, HASH_BLOCK_TOKENS):
+        size = trace.hash_block_tokens
+        note(
+            f"a {format_name} file does not tell that its blocks have {size} tokens; readers expect {HASH_BLOCK_TOKENS}"
+        )
     print(f"{path}: {format_name}, {trace.num_requests:,} requests over {trace.span_s:,.1f} s")
 
 

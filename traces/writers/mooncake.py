@@ -26,16 +26,20 @@ def write(trace: Trace, file: BinaryIO) -> None:
     write_lines(file, _lines(trace))
 
 
-def _lines(trace: Trace) -> Iterator[str]:
+def members(trace: Trace) -> Iterator[str]:
+    """Lengths and ids of each row, as members of a JSON object."""
     prompts, outputs = trace.num_prompt_tokens.tolist(), trace.num_output_tokens.tolist()
-    rows = zip(arrivals(trace, PS_PER_MS), prompts, outputs, _hash_ids(trace), strict=True)
-    for timestamp, num_prompt_tokens, num_output_tokens, ids in rows:
-        lengths = f'"input_length": {num_prompt_tokens}, "output_length": {num_output_tokens}'
-        yield f'{{"timestamp": {timestamp}, {lengths}{ids}}}'
+    for num_prompt_tokens, num_output_tokens, ids in zip(prompts, outputs, _hash_ids(trace), strict=True):
+        yield f'"input_length": {num_prompt_tokens}, "output_length": {num_output_tokens}{ids}'
+
+
+def _lines(trace: Trace) -> Iterator[str]:
+    for timestamp, rest in zip(arrivals(trace, PS_PER_MS), members(trace), strict=True):
+        yield f'{{"timestamp": {timestamp}, {rest}}}'
 
 
 def _hash_ids(trace: Trace) -> list[str]:
-    """The member `hash_ids` of each row."""
+    """The member `hash_ids` of each row, with the comma before it."""
     if not trace.has_prefix_information:
         return [""] * trace.num_requests
     ids = with_hash_ids(trace, None if trace.hash_ids is not None else HASH_BLOCK_TOKENS).hash_ids

@@ -13,7 +13,7 @@ from traces.readers.fields import PS_PER_S
 from traces.schema import Trace
 from traces.writers.text import write_lines
 
-NAME = "libcachesim"
+NAME = "libcachesim_csv"
 DESCRIPTION = "CSV of block references: time (s), obj_id, obj_size"
 CARRIES = frozenset({"hash_ids", "hash_salt", "origin"})
 RESOLUTION_PS = PS_PER_S

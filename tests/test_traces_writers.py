@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from trace_cases import traces
 
 from core.errors import InputError
+from kvtwin import simulate
 from traces.block_references import block_references
 from traces.hashing import with_hash_ids, with_private_ids
 from traces.reading import FORMATS, read_trace
@@ -210,3 +211,28 @@ def test_the_guide_names_every_format():
     guide = (Path(__file__).parents[1] / "docs" / "traces.md").read_text()
     named = {known.name for known in FORMATS} | {target.name for target in TARGETS}
     assert [name for name in sorted(named) if f"`{name}`" not in guide] == []
+
+
+def test_a_replay_of_what_was_read_back_decides_the_same(folder):
+    # 30 prompts of up to four 512-token blocks along a tree, on a pool that has to evict.
+    paths = [[row % 2, row % 6 + 10, row % 9 + 100, row + 1000][: 1 + row % 4] for row in range(30)]
+    trace = Trace(
+        "t",
+        np.arange(30) * 700_000_000_001,
+        np.array([512 * len(path) - 100 for path in paths]),
+        np.full(30, 40),
+        hash_block_tokens=512,
+        hash_ids=with_chained_ids(paths),
+    )
+    write_trace_as("mooncake", trace, folder / "replay.jsonl")
+    runs = [simulate(each, pool={"num_blocks": 400}).summary for each in (trace, read_trace(folder / "replay.jsonl"))]
+    assert runs[0]["metrics"]["prefix_hit_tokens"] > 0
+    assert runs[0]["metrics"]["num_evictions"] > 0
+    assert runs[0]["metrics"] == runs[1]["metrics"]
+
+
+def with_chained_ids(paths) -> Ragged:
+    names: dict[tuple[int, ...], int] = {}
+    return Ragged.of_ids(
+        [[names.setdefault(tuple(path[: k + 1]), 7 * len(names)) for k in range(len(path))] for path in paths]
+    )

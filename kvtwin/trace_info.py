@@ -55,6 +55,7 @@ def describe(trace: Trace, format_name: str, block_tokens: int | None = None) ->
         "sessions": None if sessions is None else asdict(sessions),
         "num_requests_by_tenant": _by_value(trace.tenant),
         "num_requests_by_priority": _by_value(trace.priority),
+        "num_requests_by_category": _by_category(trace),
         "sharing": sharing(trace, block_tokens) if trace.has_prefix_information else None,
         "oddities": oddities_of(trace),
     }
@@ -113,3 +114,10 @@ def _by_value(column: IntArray | None) -> dict[str, int] | None:
     if column is None:
         return None
     return {str(value): count for value, count in num_requests_by_value(column).items()}
+
+
+def _by_category(trace: Trace) -> dict[str, int] | None:
+    if trace.category is None:
+        return None
+    names = (*trace.category_names, "none")  # code -1 finds the last
+    return {names[code]: count for code, count in num_requests_by_value(trace.category).items()}

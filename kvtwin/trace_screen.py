@@ -49,7 +49,7 @@ def _facts(info: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         if think is not None:
             yield "Think time p50", seconds_text(think["p50"])
             yield "Think time p99", seconds_text(think["p99"])
-    for what in ("tenant", "priority"):
+    for what in ("tenant", "priority", "category"):
         counts = info[f"num_requests_by_{what}"]
         if counts is not None:
             yield f"Requests by {what}", _counts(counts)

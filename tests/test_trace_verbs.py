@@ -310,3 +310,20 @@ def test_fit_shows_its_residuals_and_keeps_them(kvtwin):
 )
 def test_synth_and_fit_refuse(refused, words, message):
     assert message in refused("trace", *words)
+
+
+@pytest.mark.skipif(not (SHARED / "traces").is_dir(), reason="no public traces beside this checkout")
+def test_info_of_the_agentic_sessions_is_the_oracles(kvtwin):
+    expected = json.loads((SHARED / "oracles" / "agentic_infinite.json").read_text())
+    expected.pop("method")
+    assert len(expected) == 6
+    for name, figures in expected.items():
+        file = SHARED / "traces" / "agentic" / name
+        info = json.loads(kvtwin("trace", "info", str(file), "--on-error", "skip", "--json").out)
+        sharing = info["sharing"]
+        assert sharing["num_full_block_references"] == figures["refs"]
+        assert sharing["num_unique_full_blocks"] == figures["unique"]
+        assert (sharing["hit_blocks"], sharing["hit_tokens"]) == (
+            figures["prefix_hit_blocks"],
+            figures["prefix_hit_tokens"],
+        )

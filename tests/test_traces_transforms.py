@@ -191,6 +191,15 @@ def test_a_selection_meets_its_criteria_and_links_only_its_own_rows(trace):
     assert selected.num_prompt_tokens.tolist() == trace.num_prompt_tokens[good].tolist()
 
 
+def test_categories_are_selected_by_name():
+    trace = replace(hashed([1, 2, 3]), category=np.array([0, -1, 1]), category_names=("text", "image"))
+    assert select(trace, Criteria(categories={"image"})).num_prompt_tokens.tolist() == [3]
+    with pytest.raises(InputError, match="has no category 'file'; expected one of text, image"):
+        select(trace, Criteria(categories={"file"}))
+    with pytest.raises(InputError, match="has no category; expected a trace with one"):
+        select(hashed([1]), Criteria(categories={"text"}))
+
+
 def test_selecting_by_what_a_trace_lacks_is_refused():
     with pytest.raises(InputError, match="has no priority"):
         select(hashed([1]), Criteria(priorities=[0]))

@@ -62,8 +62,6 @@ def test_our_own_format_carries_everything(trace, folder):
 def test_what_is_read_back_is_what_was_written_as_far_as_the_format_reaches(format_name, trace, folder):
     blocks_of_512 = length_scale(trace, 128)  # the size that Mooncake's readers expect
     write_trace_as(format_name, blocks_of_512, folder / format_name)
-    if format_name == "mooncake" and not trace.has_prefix_information:
-        return  # rows without ids are for aiperf
     back = read_trace(folder / format_name, format_name)
     assert back.num_prompt_tokens.tolist() == blocks_of_512.num_prompt_tokens.tolist()
     assert back.num_output_tokens.tolist() == blocks_of_512.num_output_tokens.tolist()
@@ -201,6 +199,11 @@ def test_turns_of_a_session_wait_for_the_answer_before_them(folder):
     assert [row.get("delay") for row in rows] == [None, None, 1.5]
     assert {row["context_mode"] for row in rows} == {"message_array_with_responses"}
     assert not_carried(trace, "mooncake_sessions") == []
+    back = read_trace(folder / "out")  # a later turn is dated by its delay alone, so it comes earlier here
+    assert back.parent.tolist() == [-1, 0, -1]
+    assert back.think_time_ps.tolist() == [-1, 1_500_000_000, -1]
+    assert back.num_prompt_tokens.tolist() == [600, 600, 600]
+    assert prefix_ceiling(back) == prefix_ceiling(trace)
     with pytest.raises(InputError, match="row 2: waits for row -1; expected row 0, the one before it in its session"):
         written(replace(trace, parent=np.array([-1, -1, -1])), "mooncake_sessions", folder)
     with pytest.raises(InputError, match="has no turns that wait for one another; expected --to mooncake"):

@@ -39,6 +39,7 @@ class Criteria:
     tenants: Collection[int] | None = None
     sessions: Collection[int] | None = None
     priorities: Collection[int] | None = None
+    categories: Collection[str] | None = None  # by name
 
 
 def window(trace: Trace, start_s: Fraction | str | float = 0, end_s: Fraction | str | float | None = None) -> Trace:
@@ -80,7 +81,18 @@ def select(trace: Trace, criteria: Criteria) -> Trace:
     meets &= _is_in("tenant", trace.tenant, criteria.tenants, trace)
     meets &= _is_in("session_id", trace.session_id, criteria.sessions, trace)
     meets &= _is_in("priority", trace.priority, criteria.priorities, trace)
+    meets &= _is_in("category", trace.category, _category_codes(trace, criteria.categories), trace)
     return _kept(trace, meets, "meets the criteria")
+
+
+def _category_codes(trace: Trace, names: Collection[str] | None) -> list[int] | None:
+    if names is None:
+        return None
+    unknown = sorted(set(names) - set(trace.category_names))
+    if unknown and trace.category is not None:
+        known = ", ".join(trace.category_names)
+        raise InputError(f"trace {trace.name!r} has no category {unknown[0]!r}; expected one of {known}")
+    return [code for code, name in enumerate(trace.category_names) if name in names]
 
 
 def _is_in(name: str, column: IntArray | None, wanted: Collection[int] | None, trace: Trace) -> Bools:

@@ -27,7 +27,7 @@ class TargetFormat(NamedTuple):
 
 TARGETS = tuple(
     TargetFormat(writer.NAME, writer.DESCRIPTION, writer.CARRIES, writer.RESOLUTION_PS, writer.write)
-    for writer in (own, parquet, mooncake, mooncake_sessions, azure, vidur, burstgpt, libcachesim_csv)
+    for writer in (own, mooncake, mooncake_sessions, azure, vidur, burstgpt, libcachesim_csv, parquet)
 )
 
 

@@ -54,6 +54,7 @@ def add_shaping(parser: Arguments) -> None:
     )
     for name in ("tenant", "session", "priority"):
         group.add_argument(f"--{name}", type=_numbers, metavar="N,...", help=f"keep the requests of these, by {name}")
+    group.add_argument("--category", type=_names, metavar="NAME,...", help="keep the requests of these, by category")
     group.add_argument(
         "--window", type=_times, metavar="A:B", help="keep arrivals from second A to before B; time restarts at A"
     )
@@ -107,7 +108,14 @@ def note(text: str) -> None:
 
 
 def _fewer(trace: Trace, options: Namespace) -> Trace:
-    criteria = Criteria(options.prompt_tokens, options.output_tokens, options.tenant, options.session, options.priority)
+    criteria = Criteria(
+        options.prompt_tokens,
+        options.output_tokens,
+        options.tenant,
+        options.session,
+        options.priority,
+        options.category,
+    )
     if criteria != Criteria():
         trace = select(trace, criteria)
     if options.window is not None:
@@ -148,3 +156,7 @@ def _numbers(text: str) -> frozenset[int]:
         return frozenset(int(number) for number in text.split(","))
     except ValueError:
         raise ArgumentTypeError(f"{text!r}; expected whole numbers with commas between them") from None
+
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset(text.split(","))

@@ -19,7 +19,9 @@ def chosen_format(path: str, name: str | None) -> str:
     chosen = name or _BY_SUFFIX.get(Path(path.removesuffix(".gz")).suffix)
     if chosen not in known:
         what = f"--to {name}" if name else f"the ending of {path}"
-        raise InputError(f"{what} tells no format to write; expected --to {', '.join(known)} (.jsonl: kvtwin)")
+        raise InputError(
+            f"{what} tells no format to write; expected --to {', '.join(known)} (.jsonl: kvtwin, .parquet: parquet)"
+        )
     return chosen
 
 

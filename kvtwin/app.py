@@ -16,6 +16,7 @@ VERBS = {
     "validate": "both, decisions and times compared; report.html",
     "calibrate": "fit the linear cost model to this machine",
     "size": "what fits: KV bytes, blocks, sequences, floors",
+    "mrc": "hits against capacity, for any set of eviction policies",
     "parity": "replay recorded decision logs of other engines",
     "trace": "info, convert, export, sample, synth, fit",
     "model": "list shapes, or fetch real weights",

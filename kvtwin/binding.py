@@ -66,6 +66,11 @@ def checked_policy(factory: PolicyFactory, group: str) -> partial[Any]:
     return partial(_built, bound, group)
 
 
+def class_of(factory: partial[Any]) -> Any:
+    """The class of the policies that a checked factory makes."""
+    return factory.args[0].func
+
+
 def _require_policy(cls: Any, group: str) -> None:
     base, name = POLICY_BASES[group], getattr(cls, "__qualname__", repr(cls))
     if not (isinstance(cls, type) and issubclass(cls, base)):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from core.block_pool import BlockPool
 from core.decision_log import NoLog
@@ -78,6 +78,10 @@ class RequestwiseCache:
     def num_orphans(self) -> int:
         """Resident blocks whose parent is not."""
         return self._index.num_orphans
+
+    def resident(self) -> Iterable[int]:
+        """The keys of what is resident, in no order that means anything."""
+        return (block.key for block in self._pool.blocks if block.key is not None)  # type: ignore[misc]  # all are ints
 
     def num_leading(self, keys: Sequence[int]) -> int:
         """How many of the request's first blocks are resident."""

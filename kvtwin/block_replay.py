@@ -12,8 +12,10 @@ import numpy.typing as npt
 
 from core.interfaces import EvictionPolicy, PolicyEnv
 from kvtwin.block_caches import BlockwiseCache, RequestwiseCache
+from kvtwin.reachability import Reachability
 from traces.block_references import BlockReferences, ReferencesToCome
 
+_NUM_LOOKS = 64
 MakePolicy = Callable[[PolicyEnv], EvictionPolicy]
 
 
@@ -36,14 +38,16 @@ class Touch(Enum):
 class ReplayResult:
     """What became of a trace's references at one capacity.
 
-    `orphan_block_ratio`: share of the capacity that held blocks whose parent was gone, mean over the requests; None
-    where blocks are accessed one by one.
+    `orphan_block_ratio`: share of the capacity that held blocks whose parent was gone, mean over the requests.
+    `unreachable_block_ratio`: the same for those and all that continue them, mean over up to 64 evenly spread requests.
+    Both are None where blocks are accessed one by one.
     """
 
     hit_blocks: int
     miss_blocks: int
     hit_tokens: int
     orphan_block_ratio: float | None = None
+    unreachable_block_ratio: float | None = None
 
 
 class _Request(NamedTuple):
@@ -92,8 +96,11 @@ def replay_blocks(
         leading = _replay_one_by_one(world, BlockwiseCache(policy, capacity_blocks))
         return _counted(references, _is_leading(references, leading))
     cache = RequestwiseCache(policy, capacity_blocks, leaf_first=mode is Mode.LEAF)
-    leading, orphan_blocks = _replay_pinned(world, cache)
-    return _counted(references, _is_leading(references, leading), orphan_blocks / capacity_blocks)
+    if mode is Mode.LEAF or policy.is_prefix_closed:
+        return _counted(references, _is_leading(references, _replay_pinned(world, cache, lambda: None)), 0.0, 0.0)
+    stranded = _Stranded(references, cache)
+    leading = _replay_pinned(world, cache, stranded.look)
+    return _counted(references, _is_leading(references, leading), *stranded.ratios(capacity_blocks))
 
 
 def _replay_plain(world: _World, cache: BlockwiseCache) -> npt.NDArray[np.bool_]:
@@ -117,15 +124,38 @@ def _replay_one_by_one(world: _World, cache: BlockwiseCache) -> list[int]:
     return num_leading
 
 
-def _replay_pinned(world: _World, cache: RequestwiseCache) -> tuple[list[int], float]:
-    """How many leading blocks of each request are resident, and the mean number of orphans between requests."""
-    num_leading, num_orphans = [], 0
+def _replay_pinned(world: _World, cache: RequestwiseCache, look: Callable[[], None]) -> list[int]:
+    """How many leading blocks of each request are resident; `look` is called after each."""
+    num_leading = []
     for request in world.requests():
         num_leading.append(cache.num_leading(request.blocks))
         world.to_come.num_past += len(request.blocks)
         cache.access(request.blocks, request.tenant)
-        num_orphans += cache.num_orphans
-    return num_leading, num_orphans / max(len(num_leading), 1)
+        look()
+    return num_leading
+
+
+class _Stranded:
+    """Counts the blocks of a cache that no look-up reaches: orphans all the time, what hangs on them now and then."""
+
+    def __init__(self, references: BlockReferences, cache: RequestwiseCache) -> None:
+        self._cache = cache
+        self._reachability = Reachability(references)
+        self._every = -(-len(references.num_blocks) // _NUM_LOOKS)
+        self._num_requests = 0
+        self._num_orphans = 0
+        self._num_unreachable: list[int] = []
+
+    def look(self) -> None:
+        self._num_requests += 1
+        self._num_orphans += self._cache.num_orphans
+        if self._num_requests % self._every == 0:
+            self._num_unreachable.append(self._reachability.num_unreachable(self._cache.resident()))
+
+    def ratios(self, capacity_blocks: int) -> tuple[float, float]:
+        """Mean share of the capacity: of orphans, and of all unreachable blocks."""
+        num_unreachable = float(np.mean(self._num_unreachable))
+        return self._num_orphans / self._num_requests / capacity_blocks, num_unreachable / capacity_blocks
 
 
 def _is_leading(references: BlockReferences, num_leading: list[int]) -> npt.NDArray[np.bool_]:
@@ -136,8 +166,12 @@ def _is_leading(references: BlockReferences, num_leading: list[int]) -> npt.NDAr
 
 
 def _counted(
-    references: BlockReferences, is_hit: npt.NDArray[np.bool_], orphan_block_ratio: float | None = None
+    references: BlockReferences,
+    is_hit: npt.NDArray[np.bool_],
+    orphan_block_ratio: float | None = None,
+    unreachable_block_ratio: float | None = None,
 ) -> ReplayResult:
     num_hits = int(np.count_nonzero(is_hit))
     num_misses = references.num_references - num_hits
-    return ReplayResult(num_hits, num_misses, int(references.num_tokens[is_hit].sum()), orphan_block_ratio)
+    hit_tokens = int(references.num_tokens[is_hit].sum())
+    return ReplayResult(num_hits, num_misses, hit_tokens, orphan_block_ratio, unreachable_block_ratio)

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 from command import Kvtwin, in_folder, refusals
+
+from traces.generate import generate
+from traces.recipe import load_recipe
 
 SMALL = ("trace.num_requests=40", "report=false", "out=run")
 
@@ -19,19 +23,12 @@ def test_a_recipe_runs_without_a_file(kvtwin):
     summary = kvtwin("sim", "trace=synth", "trace.recipe=rag", "trace.seed=5", *SMALL).summary
     assert summary["trace"]["name"] == "rag"
     assert summary["trace"]["num_requests"] == 40
+    assert summary["trace"]["sha256"] == generate(load_recipe("rag")[0], num_requests=40, seed=5).sha256
     assert summary["config"]["trace"]["recipe"] == "rag"
     kvtwin("trace", "synth", "rag", "--seed", "5", "--num-requests", "40", "--out", "t.jsonl")
     of_file = kvtwin("sim", "trace=file", "trace.path=t.jsonl", "report=false", "out=other").summary
     assert of_file["decisions"] == summary["decisions"]
     assert of_file["metrics"] == summary["metrics"]
-
-
-def test_the_seed_names_the_trace(kvtwin):
-    def digest(*words: str) -> str:
-        return kvtwin("sim", "trace=synth", *words, "trace.num_requests=40", "report=false").summary["trace"]["sha256"]
-
-    assert len(digest("trace.seed=1")) == 64
-    assert digest("trace.seed=1") == digest("trace.seed=1") != digest("trace.seed=2")
 
 
 def test_a_recipe_of_ones_own_and_deadlines_that_nothing_looks_at(kvtwin):
@@ -43,6 +40,16 @@ def test_a_recipe_of_ones_own_and_deadlines_that_nothing_looks_at(kvtwin):
     assert summary["trace"]["name"] == "mine"
     assert summary["metrics"]["prefix_hit_ratio"] is None
     assert summary["ignored"] == ["deadline_ps"]
+
+
+def test_a_closed_loop_is_closed_in_a_run(kvtwin):
+    arrivals = "{kind: closed_loop, concurrency: 3, think_time_s: 0.01}"
+    Path("loop.yaml").write_text(f"{{name: loop, arrivals: {arrivals}, prompt_tokens: 500, output_tokens: 50}}")
+    finished = kvtwin("sim", "trace=synth", "trace.recipe=loop.yaml", *SMALL)
+    requests = np.load(finished.folder / "requests.npz")
+    arrivals_s, ends_s = requests["arrival_s"], requests["finish_s"]
+    num_at_once = [int(((arrivals_s <= now) & (now < ends_s)).sum()) for now in arrivals_s]
+    assert max(num_at_once) == 3
 
 
 @pytest.mark.parametrize(

@@ -1,16 +1,18 @@
 """Fits: a recipe learnt from a trace makes traces with its statistics."""
 
+from functools import cache
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from traces.fit import Residual, compare, fit, not_learnt
+from traces.fit import Fit, Residual, compare, fit, not_learnt
 from traces.fitting.arrival_fit import clock_quantum_s
 from traces.fitting.prefix_forest import prefix_forest
 from traces.fitting.ranks import rank_correlation
 from traces.fitting.tables import table
 from traces.generate import generate
+from traces.generators.reuse import Candidates
 from traces.ragged import Ragged
 from traces.reading import read_trace
 from traces.recipe import load_recipe
@@ -35,11 +37,17 @@ def errors(residuals: list[Residual]) -> dict[str, float]:
     }
 
 
+@cache
+def public(file: str) -> tuple[Trace, Fit]:
+    """A public trace and its fit."""
+    trace = read_trace(SHARED / file)
+    return trace, fit(trace)
+
+
 @needs_public_traces
 @pytest.mark.parametrize("file", [AZURE_CONV, MOONCAKE])
 def test_the_bounds_of_the_issue_hold_with_either_seed(file):
-    trace = read_trace(SHARED / file)
-    recipe, residuals = fit(trace)
+    trace, (recipe, residuals) = public(file)
     for found in (residuals, compare(trace, generate(recipe, seed=12345))):
         error = errors(found)
         assert max(abs(error[name]) for name in LENGTHS) < 0.05
@@ -47,7 +55,7 @@ def test_the_bounds_of_the_issue_hold_with_either_seed(file):
         assert abs(error["rate_rps"]) < 0.02
         if trace.has_prefix_information:
             assert abs(error["infinite_cache_hit_ratio"]) < 0.02
-            assert max(abs(value) for name, value in error.items() if name.startswith("lru_hit_ratio")) < 0.04
+            assert max(abs(value) for name, value in error.items() if name.startswith("lru_hit_ratio")) < 0.02
             assert len([name for name in error if name.startswith("lru_hit_ratio")]) == 3
         else:
             assert not any("hit" in name for name in error)  # undefined, not 0
@@ -66,15 +74,14 @@ def test_a_trace_of_two_populations_is_met_less_well():
     error = errors(fit(read_trace(SHARED / MOONCAKE_SYNTHETIC)).residuals)
     assert abs(error.pop("prompt_tokens_p50")) < 0.10
     assert max(abs(error[name]) for name in LENGTHS if name in error) < 0.05
-    assert abs(error["infinite_cache_hit_ratio"]) < 0.03
+    assert abs(error["infinite_cache_hit_ratio"]) < 0.01
 
 
 @needs_public_traces
 @pytest.mark.parametrize(("name", "file"), [("azure_conv_like", AZURE_CONV), ("mooncake_conversation_like", MOONCAKE)])
 def test_recipes_that_come_along_are_the_fits_of_the_public_traces(name, file):
-    trace = read_trace(SHARED / file)
     shipped = load_recipe(name)[0]
-    fitted = fit(trace).recipe
+    trace, (fitted, _) = public(file)
     for key in fitted.keys() - {"name", "licence", "fit"}:
         assert shipped[key] == fitted[key], key
     assert shipped["fit"]["sha256"] == trace.sha256
@@ -84,15 +91,15 @@ def test_recipes_that_come_along_are_the_fits_of_the_public_traces(name, file):
 def test_samples_whose_prompts_are_text_can_be_fitted(name):
     trace = read_trace(sample_path(name))
     error = errors(fit(trace).residuals)
-    assert abs(error["infinite_cache_hit_ratio"]) < 0.10
-    assert max(abs(error[name]) for name in LENGTHS) < 0.12
+    assert abs(error["infinite_cache_hit_ratio"]) < 0.02
+    assert max(abs(error[name]) for name in LENGTHS) < 0.12  # 150 requests have few beyond their p99
 
 
 def test_a_fit_of_a_fit_is_the_same():
     first = generate(load_recipe("rag")[0] | {"num_requests": 2000, "hash_block_tokens": 64})
     second = generate(fit(first).recipe)
     error = errors(compare(first, second))
-    assert abs(error["infinite_cache_hit_ratio"]) < 0.05
+    assert abs(error["infinite_cache_hit_ratio"]) < 0.02
     assert max(abs(error[name]) for name in LENGTHS) < 0.05
     assert abs(error["arrival_cv"]) < 0.05
 
@@ -127,6 +134,36 @@ def test_the_forest_of_prefixes():
     forest = prefix_forest(Ragged.of_ids(rows[:5]))
     assert forest.num_common == 1
     assert forest.repeats.tolist() == [2, 3, 4]
+
+
+def test_system_prompts_are_told_by_what_is_shared_conversations_by_what_is_new():
+    prompts = {"kind": "lognormal", "median": 300, "sigma": 1}
+    base = {"name": "t", "arrivals": {"kind": "poisson", "rate_rps": 1}, "prompt_tokens": prompts, "output_tokens": 50}
+    base |= {"hash_block_tokens": 16, "num_requests": 1000}
+    system = generate(base | {"prefix": {"kind": "system_prompts", "count": 5, "tokens": 160}})
+    turns = generate(base | {"sessions": {"kind": "multi_turn", "turns": 9, "turn_tokens": 30}})
+    tables = fit(system).recipe["reuse"]["shared_blocks"]
+    assert all(table == {"kind": "fixed", "value": 10} for table in tables)
+    assert "new_blocks" in fit(turns).recipe["reuse"]
+
+
+def test_what_is_continued_is_replaced_by_what_continues_it():
+    candidates = Candidates()
+    for row, (num_blocks, arrival_s) in enumerate([(5, 0), (9, 1), (5, 100)]):
+        candidates.add(row, num_blocks, arrival_s)
+    assert candidates.take(4, 1, now_s=200, age_s=199) == (0, 5)  # as long as wanted; of two the older
+    assert candidates.take(4, 1, now_s=200, age_s=199) == (2, 5)
+    assert candidates.take(4, 1, now_s=200, age_s=199) == (1, 9)  # none of that length is left; this one stays
+    candidates.add(3, 5, 200)
+    assert candidates.take(4, 1, now_s=201, age_s=200) == (3, 5)  # the blocks are held by a later one too
+    assert candidates.take(9, 0, now_s=201, age_s=200) == (1, 9)  # but not all of them
+
+
+def test_where_none_is_long_enough_the_longest_is_taken():
+    candidates = Candidates()
+    candidates.add(0, 2, 0)
+    candidates.add(1, 3, 1)
+    assert candidates.take(7, 1, now_s=2, age_s=1) == (1, 3)
 
 
 def test_a_coarse_clock_is_noticed():

@@ -109,6 +109,16 @@ def test_clients_of_a_closed_loop_wait_for_their_answers():
     assert trace.think_time_ps.tolist() == [-1] * 3 + [2 * 10**12] * 6
 
 
+def test_clients_with_conversations_wait_for_the_last_answer():
+    loop = {"kind": "closed_loop", "concurrency": 1, "think_time_s": 2}
+    turns = {"kind": "multi_turn", "turns": 2, "turn_tokens": 3, "think_time_s": 7}
+    trace = made(6, **SHORT | {"arrivals": loop, "sessions": turns})
+    assert trace.parent.tolist() == [-1, 0, 1, 2, 3, 4]
+    assert (trace.think_time_ps[1:] // 10**12).tolist() == [7, 2, 7, 2, 7]
+    assert [shared_blocks(trace, row, row - 1) for row in range(1, 6)] == [2, 0, 2, 0, 2]
+    assert set(trace.session_id.tolist()) == {0}
+
+
 # Lengths
 
 

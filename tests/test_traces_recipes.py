@@ -41,6 +41,12 @@ def test_same_seed_same_bytes(tmp_path):
     assert digest(1) == digest(1) != digest(2)
 
 
+def test_a_trace_that_never_was_a_file_has_a_digest_of_its_own():
+    digests = [generate(PLAIN, 9, seed).sha256 for seed in (1, 1, 2)]
+    assert len(digests[0]) == 64
+    assert digests[0] == digests[1] != digests[2]
+
+
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
@@ -72,6 +78,13 @@ def test_same_seed_same_bytes(tmp_path):
         (
             {"prefix": {"kind": "system_prompts", "count": 2, "tokens": 5}},
             "key hash_block_tokens: None; expected a num",
+        ),
+        (
+            {
+                "hash_block_tokens": 4,
+                "reuse": {"ratio": [0.5], "prompt_tokens": 9, "output_tokens": 1, "left_blocks": 1, "age_s": 1},
+            },
+            "key reuse: expected either shared_blocks or new_blocks",
         ),
         ({"priorities": {0: 0.5}}, "key priorities: {0: 0.5}; expected probabilities that sum to 1, not 0.5"),
         ({"priorities": {"high": 1}}, "key priorities.high: 'high'; expected a priority"),

@@ -50,7 +50,7 @@ def fit(trace: Trace, seed: int = 0, name: str | None = None) -> Fit:
     * Sharing, from the hash ids alone: each prompt is split into the leading blocks that an earlier one has as well and
       the rest. The latest request that has them is taken as the one continued. Blocks that nearly all prompts begin
       with become a common prefix. Requests that share more are kept apart from those that do not, with their share
-      over the course of the trace, lengths, new blocks by length, and the age and length of what they continue
+      over the course of the trace, lengths, shared or new blocks by length, age and length of what they continue
       (`traces.generators.reuse`). How popular a prefix is, beyond that it was used lately, is not modelled.
     * Sessions' links, tenants, priorities, cancellations: not learnt. A closed loop becomes an open one.
 

@@ -21,8 +21,9 @@ def fit_lengths_and_reuse(trace: Trace, references: BlockReferences) -> dict[str
     """The recipe's keys for lengths, common prefix and reuse.
 
     Requests that share no more than nearly all do are one population; those that repeat more are another, with lengths
-    of their own. For the latter: their share over the course of the trace, the new blocks of each (by class of length),
-    the blocks of the request that last held the shared ones that are not repeated, and the time since it arrived.
+    of their own. For the latter: their share over the course of the trace, their shared or new blocks (by class of
+    length), the blocks of the request that last held the shared ones that are not repeated, and the time since it
+    arrived.
     """
     forest = prefix_forest(Ragged(references.blocks, references.offsets))
     repeats = forest.repeats
@@ -42,7 +43,7 @@ def fit_lengths_and_reuse(trace: Trace, references: BlockReferences) -> dict[str
     keys["reuse"] = {
         "ratio": [plain(round(float(is_repeat[part].mean()), 4)) for part in parts],
         **_lengths(trace.num_prompt_tokens[repeats], trace.num_output_tokens[repeats]),
-        "new_blocks": _by_length(trace.num_prompt_tokens[repeats], num_blocks[repeats] - forest.num_shared[repeats]),
+        **_blocks_by_length(trace.num_prompt_tokens[repeats], num_blocks[repeats], forest.num_shared[repeats]),
         "left_blocks": table(num_blocks[holder] - forest.num_shared[repeats], FEW_PROBABILITIES),
         "age_s": table((trace.arrival_ps[repeats] - trace.arrival_ps[holder]) / 1e12, FEW_PROBABILITIES),
     }
@@ -60,7 +61,14 @@ def _lengths(prompt_tokens: IntArray, output_tokens: IntArray) -> dict[str, Any]
     return lengths | ({"length_rank_correlation": plain(correlation)} if correlation else {})
 
 
-def _by_length(prompt_tokens: IntArray, num_new: IntArray) -> list[dict[str, Any]]:
+def _blocks_by_length(prompt_tokens: IntArray, num_blocks: IntArray, num_shared: IntArray) -> dict[str, Any]:
+    """Tables of the shared or of the new blocks by class of length: of those that vary less within a class.
+
+    Where prompts share system prompts it is the shared ones, where they continue conversations the new ones.
+    """
     num_classes = max(1, min(NUM_LENGTH_CLASSES, len(prompt_tokens) // REPEATS_PER_CLASS))
-    by_length = np.argsort(prompt_tokens, kind="stable")
-    return [table(num_new[rows], FEW_PROBABILITIES) for rows in np.array_split(by_length, num_classes)]
+    classes = np.array_split(np.argsort(prompt_tokens, kind="stable"), num_classes)
+    columns = {"shared_blocks": num_shared, "new_blocks": num_blocks - num_shared}
+    spread = {name: np.mean([np.std(column[rows]) for rows in classes]) for name, column in columns.items()}
+    steadier = min(columns, key=lambda name: float(spread[name]))
+    return {steadier: [table(columns[steadier][rows], FEW_PROBABILITIES) for rows in classes]}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import inf, log
 from typing import NamedTuple
@@ -12,33 +13,41 @@ from numpy.typing import NDArray
 
 from core.errors import InputError
 from traces.generators.arrivals import AllAtOnce
-from traces.generators.blocks import Block, key, list_of, number
+from traces.generators.blocks import Block, Place, key, list_of, number
 from traces.generators.distributions import Distribution, FloatArray, correlated, counts, distribution
 from traces.generators.growing import Growth
 from traces.generators.requests import NEVER, Requests
 from traces.generators.streams import Streams
 from traces.ragged import IntArray
 
-GOOD_ENOUGH = 0.1  # cost at which the search for an origin ends: its age is 10 % off
+# What a candidate costs: the logarithm of how far off its age is, and this for a length that is off by all of it. So
+# strict, because whoever continues a longer one cuts its line short; public traces' hit curves come out best with it.
+DEPTH_WEIGHT = 30
+GOOD_ENOUGH = 0.1  # cost at which the search ends: the age is 10 % off
 
 
 @dataclass(frozen=True, kw_only=True)
 class Reuse(Block):
     """What is known of the requests that repeat an earlier one further than all prompts do.
 
-    Each such request has a length, repeats all of it but `new_blocks` (learnt for classes of length with equally many
-    requests each, shortest first), and takes them from the request that last held them: `age_s` before, itself longer
-    by `left_blocks` that are not repeated. Of the earlier requests that nobody has continued yet, the one whose length
-    and age come nearest is taken; where none is long enough, less is repeated.
+    Each such request has a length, and repeats `shared_blocks` of it, or all of it but `new_blocks`; whichever is told,
+    it is for classes of length with equally many requests each, shortest first. It takes the blocks from the request
+    that last held them: `age_s` before, itself longer by `left_blocks` that are not repeated. Of the earlier requests
+    the one whose length and age come nearest is taken (`Candidates`); where none is long enough, less is repeated.
     """
 
     ratio: tuple[float, ...] = key(list_of(number(least=0, most=1)))  # of requests, over equal parts of the trace
     prompt_tokens: Distribution = key(distribution)  # the whole prompt
     output_tokens: Distribution = key(distribution)
     length_rank_correlation: float = key(number(least=-1, most=1), 0.0)
-    new_blocks: tuple[Distribution, ...] = key(list_of(distribution))
+    shared_blocks: tuple[Distribution, ...] | None = key(list_of(distribution), None)
+    new_blocks: tuple[Distribution, ...] | None = key(list_of(distribution), None)
     left_blocks: Distribution = key(distribution)
     age_s: Distribution = key(distribution)
+
+    def check(self, place: Place) -> None:
+        if (self.shared_blocks is None) == (self.new_blocks is None):
+            raise InputError(f"{place.file}, key {place.key}: expected either shared_blocks or new_blocks")
 
     def requests(self, fresh: Growth, block_tokens: int, num_requests: int, streams: Streams) -> Requests:
         """So many requests by arrival; those that repeat nothing are grown from `fresh`. Raises InputError for a closed
@@ -60,9 +69,8 @@ class Reuse(Block):
             num_shared_tokens=_merged(new, grown.num_shared_tokens, repeats, 0),
             group=np.arange(num_requests),
         )
-        num_blocks = -(-prompts // block_tokens)
         wanted = Wanted(
-            shared_blocks=np.maximum(1, num_blocks - self._new_blocks(prompts, streams)),
+            shared_blocks=self._shared_blocks(prompts, -(-prompts // block_tokens), streams),
             left_blocks=_whole(self.left_blocks.draws(len(repeats), streams.of("reuse.left_blocks"))),
             age_s=self.age_s.draws(len(repeats), streams.of("reuse.age_s")),
         )
@@ -77,14 +85,13 @@ class Reuse(Block):
         is_repeat[0] = False
         return is_repeat
 
-    def _new_blocks(self, prompt_tokens: IntArray, streams: Streams) -> IntArray:
-        """Blocks that each repeating prompt has of its own, drawn from the table of its class of length."""
-        rng = streams.of("reuse.new_blocks")
-        num_new = np.empty(len(prompt_tokens), dtype=np.int64)
-        by_length = np.argsort(prompt_tokens, kind="stable")
-        for table, rows in zip(self.new_blocks, np.array_split(by_length, len(self.new_blocks)), strict=True):
-            num_new[rows] = _whole(table.draws(len(rows), rng))
-        return num_new
+    def _shared_blocks(self, prompt_tokens: IntArray, num_blocks: IntArray, streams: Streams) -> IntArray:
+        """Blocks that each repeating prompt takes from an earlier one, at least 1."""
+        if self.shared_blocks is not None:
+            shared = _by_class(self.shared_blocks, prompt_tokens, streams.of("reuse.shared_blocks"))
+        else:
+            shared = num_blocks - _by_class(self.new_blocks or (), prompt_tokens, streams.of("reuse.new_blocks"))
+        return np.clip(shared, 1, num_blocks)
 
 
 class Wanted(NamedTuple):
@@ -124,11 +131,16 @@ def attached(requests: Requests, repeats: IntArray, wanted: Wanted, block_tokens
 
 
 class Candidates:
-    """Requests that nobody has continued yet, by their number of blocks and in order of arrival."""
+    """Requests that may be continued, by their number of blocks and in order of arrival.
+
+    Who continues one takes its place: it is then the latest to hold what both have. Where more was left of the earlier
+    one than was wanted, that stays as a candidate for requests that repeat more of it than this one did.
+    """
 
     def __init__(self) -> None:
         self._rows: dict[int, list[int]] = {}
         self._arrivals_s: dict[int, list[float]] = {}
+        self._held_by_others: dict[int, int] = {}  # leading blocks of a candidate that a later request holds as well
 
     def add(self, row: int, num_blocks: int, arrival_s: float) -> None:
         """A request that may be continued from now on; later than all before."""
@@ -136,43 +148,66 @@ class Candidates:
         self._arrivals_s.setdefault(num_blocks, []).append(arrival_s)
 
     def take(self, shared_blocks: int, left_blocks: int, now_s: float, age_s: float) -> tuple[int, int]:
-        """The (row, blocks) that suits best; it will not be had again.
+        """The (row, blocks) that suits best for sharing `shared_blocks`, if any has as many, else the longest.
 
-        With at least `shared_blocks`, if any has, else the longest; as close as can be to `left_blocks` more and to the
-        age. There must be one.
+        As close as can be to `left_blocks` more and to the age. There must be one candidate.
         """
         best_cost, best = inf, (-1, -1)
         for distance, depth in self._depths(shared_blocks, left_blocks):
-            cost_of_depth = distance / (shared_blocks + left_blocks)
+            cost_of_depth = DEPTH_WEIGHT * distance / (shared_blocks + left_blocks)
             if cost_of_depth >= best_cost:
                 break
-            place = self._nearest(depth, now_s - age_s)
+            place = self._nearest(depth, now_s - age_s, shared_blocks)
+            if place < 0:
+                continue
             age_cost = abs(log((now_s - self._arrivals_s[depth][place] + 1) / (age_s + 1)))
             if age_cost + cost_of_depth < best_cost:
                 best_cost, best = age_cost + cost_of_depth, (depth, place)
                 if best_cost < GOOD_ENOUGH:
                     break
+        if best[0] < 0:
+            best = (max(self._rows), -1)
         depth, place = best
-        row = self._rows[depth].pop(place)
+        row = self._rows[depth][place]
+        if depth - shared_blocks > left_blocks:
+            self._held_by_others[row] = shared_blocks
+        else:
+            self._remove(depth, place)
+        return row, depth
+
+    def _remove(self, depth: int, place: int) -> None:
+        self._held_by_others.pop(self._rows[depth].pop(place), None)
         self._arrivals_s[depth].pop(place)
         if not self._rows[depth]:
             del self._rows[depth], self._arrivals_s[depth]
-        return row, depth
 
     def _depths(self, shared_blocks: int, left_blocks: int) -> list[tuple[int, int]]:
-        """(distance from the wanted number of blocks, number of blocks) of all that there are, nearest first."""
+        """(distance from the wanted number of blocks, number of blocks) of those with enough, nearest first."""
         aim = shared_blocks + left_blocks
-        enough = sorted((abs(depth - aim), depth) for depth in self._rows if depth >= shared_blocks)
-        longest = max(self._rows)
-        return enough or [(0, longest)]
+        return sorted((abs(depth - aim), depth) for depth in self._rows if depth >= shared_blocks)
 
-    def _nearest(self, depth: int, arrival_s: float) -> int:
-        """The place of the candidate of one depth that arrived closest to a time."""
-        arrivals_s = self._arrivals_s[depth]
+    def _nearest(self, depth: int, arrival_s: float, shared_blocks: int) -> int:
+        """The place of the candidate of one depth that arrived closest to a time; -1: none holds the blocks alone."""
+        rows, arrivals_s, held = self._rows[depth], self._arrivals_s[depth], self._held_by_others
         after = bisect_left(arrivals_s, arrival_s)
-        if after == len(arrivals_s) or (after and arrival_s - arrivals_s[after - 1] < arrivals_s[after] - arrival_s):
-            return after - 1
-        return after
+        before = after - 1
+        while before >= 0 and held.get(rows[before], 0) >= shared_blocks:
+            before -= 1
+        while after < len(rows) and held.get(rows[after], 0) >= shared_blocks:
+            after += 1
+        if after == len(rows):
+            return before
+        is_before_closer = before >= 0 and arrival_s - arrivals_s[before] < arrivals_s[after] - arrival_s
+        return before if is_before_closer else after
+
+
+def _by_class(tables: Sequence[Distribution], prompt_tokens: IntArray, rng: np.random.Generator) -> IntArray:
+    """A draw for each prompt, from the table of its class of length."""
+    drawn = np.empty(len(prompt_tokens), dtype=np.int64)
+    by_length = np.argsort(prompt_tokens, kind="stable")
+    for table, rows in zip(tables, np.array_split(by_length, len(tables)), strict=True):
+        drawn[rows] = _whole(table.draws(len(rows), rng))
+    return drawn
 
 
 def _merged(rows: IntArray, values: IntArray, other_rows: IntArray, other_values: IntArray | int) -> IntArray:

@@ -46,7 +46,6 @@ FORMATS = (
     Format(burstgpt.NAME, burstgpt.DESCRIPTION, burstgpt.recognises, burstgpt.read),
     Format(vidur.NAME, vidur.DESCRIPTION, vidur.recognises, vidur.read),
     Format(libcachesim_csv.NAME, libcachesim_csv.DESCRIPTION, libcachesim_csv.recognises, libcachesim_csv.read),
-    Format(oracle_general.NAME, oracle_general.DESCRIPTION, oracle_general.recognises, oracle_general.read),
     Format(mooncake.NAME, mooncake.DESCRIPTION, mooncake.recognises, mooncake.read, (_BLOCK, _TEXT)),
     Format(bailian.NAME, bailian.DESCRIPTION, bailian.recognises, bailian.read, (_BLOCK,)),
     Format(llmservingsim.NAME, llmservingsim.DESCRIPTION, llmservingsim.recognises, llmservingsim.read, (_BLOCK,)),
@@ -54,6 +53,8 @@ FORMATS = (
     Format(sharegpt.NAME, sharegpt.DESCRIPTION, sharegpt.recognises, sharegpt.read, (_BLOCK, _TEXT)),
     Format(vllm_bench.NAME, vllm_bench.DESCRIPTION, vllm_bench.recognises, vllm_bench.read),
     Format(aiperf_records.NAME, aiperf_records.DESCRIPTION, aiperf_records.recognises, aiperf_records.read),
+    # Last: a file's name decides.
+    Format(oracle_general.NAME, oracle_general.DESCRIPTION, oracle_general.recognises, oracle_general.read),
 )
 _KEYS = {_BLOCK: "trace.hash_block_tokens", _TEXT: "trace.tokenizer"}
 _ON_ERROR: dict[str, Callable[[], BadRows]] = {"fail": RefuseBadRows, "skip": SkipBadRows}

@@ -47,14 +47,17 @@ def _since(origin_s: int, origin_ps: int, source: Source, time_column: str, rows
     whole_s, rest_ps, *values = rows.values
     is_told = whole_s != MISSING_S
     seconds = np.where(is_told, whole_s - origin_s, 0)
-    kept = seconds <= _MAX_SPAN_S
-    for row in np.flatnonzero(~kept).tolist():
+    is_late = seconds > _MAX_SPAN_S
+    for row in np.flatnonzero(is_late).tolist():
         shown = f"{int(seconds[row]) / 86_400:.1f} days after the first"
         expected = "times that do not span more than 106 days (is a date wrong?)"
         bad_rows.handle(source, int(rows.line_numbers[row]), BadRow("too_late", time_column, shown, expected))
-    require_rows(source, int(kept.sum()), bad_rows)
-    arrival_ps = seconds[kept] * PS_PER_S + np.where(is_told, rest_ps - origin_ps, 0)[kept]
-    return Arrivals(_filled(arrival_ps, is_told[kept]), tuple(column[kept] for column in values))
+    require_rows(source, int((~is_late).sum()), bad_rows)
+    if is_late.any():
+        seconds, rest_ps, is_told, *values = (column[~is_late] for column in (seconds, rest_ps, is_told, *values))
+    seconds *= PS_PER_S
+    seconds += np.where(is_told, rest_ps - origin_ps, 0)
+    return Arrivals(_filled(seconds, is_told), tuple(values))
 
 
 def _filled(arrival_ps: IntArray, is_told: np.typing.NDArray[np.bool_]) -> IntArray:

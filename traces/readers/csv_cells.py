@@ -58,10 +58,10 @@ class Cells:
         starts = starts + (self.data[starts] == _SPACE)
         return starts, ends - ((ends > starts) & (self.data[ends - 1] == _RETURN))
 
-    def texts(self, column: int) -> Iterator[tuple[int, bytes]]:
-        """Row and text of the cells of a column that are not empty, without the blanks around the text."""
+    def texts(self, column: int, rows: IntArray) -> Iterator[tuple[int, bytes]]:
+        """Row and text of those cells of a column that are not empty, without the blanks around the text."""
         starts, ends = self.bounds(column)
-        rows = np.flatnonzero(ends > starts)
+        rows = rows[ends[rows] > starts[rows]]
         for row, start, end in zip(rows.tolist(), starts[rows].tolist(), ends[rows].tolist(), strict=True):
             yield row, self.content[start:end].strip()
 

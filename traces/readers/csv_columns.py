@@ -130,16 +130,33 @@ class Labels:
         self._numbers: dict[bytes, int] = {b"": -1}
 
     def parse(self, name: str, text: str) -> tuple[int]:
-        return (self._number(text.encode()),)
+        return (self.number(text.encode()),)
 
     def parse_block(self, cells: Cells, column: int) -> Parsed:
         numbers = np.full(cells.num_rows, -1, dtype=np.int64)
-        for row, text in cells.texts(column):
-            numbers[row] = self._number(text)
+        for row, text in cells.texts(column, np.arange(cells.num_rows)):
+            numbers[row] = self.number(text)
         return Parsed((numbers,), np.ones(cells.num_rows, dtype=np.bool_))
 
-    def _number(self, label: bytes) -> int:
+    def number(self, label: bytes) -> int:
         return self._numbers.setdefault(label, len(self._numbers) - 1)
+
+
+class ObjectIds:
+    """What names an object: a number of up to 18 digits stands for itself, other names become numbers below 0."""
+
+    def __init__(self) -> None:
+        self._labels = Labels()
+
+    def parse(self, name: str, text: str) -> tuple[int]:
+        return (int(text) if _is_whole(text) else -2 - self._labels.number(text.encode()),)
+
+    def parse_block(self, cells: Cells, column: int) -> Parsed:
+        ids, is_number = cells.whole_numbers(column)
+        ids[~is_number] = -1
+        for row, text in cells.texts(column, np.flatnonzero(~is_number)):
+            ids[row] = self.parse("", text.decode())[0]
+        return Parsed((ids,), np.ones(cells.num_rows, dtype=np.bool_))
 
 
 def by_first_appearance(labels: IntArray) -> IntArray:

@@ -15,6 +15,8 @@ from traces.readers.csv_cells import Cells
 from traces.readers.csv_columns import Column
 from traces.readers.source import BadRow, BadRows, LineBlock, Source, require_rows
 
+_MAX_HEADER_CHARACTERS = 1 << 16
+_MAX_ROW_CHARACTERS = 1 << 20  # a row that is split into cells of a character or two takes twenty times its text
 _BLANKS = " \t\n\r\v\f"  # as bytes.strip() takes them
 
 
@@ -61,12 +63,16 @@ class CsvTable:
         reader = _BlockReader(self._source, self.names, columns, bad_rows)
         parts = [part for part in map(reader.read, self._blocks) if len(part.line_numbers)]
         require_rows(self._source, len(parts), bad_rows)
-        values = zip(*(part.values for part in parts), strict=True)
-        return Rows(tuple(map(np.concatenate, values)), np.concatenate([part.line_numbers for part in parts]))
+        return Rows(
+            tuple(np.concatenate(column) for column in zip(*(part.values for part in parts), strict=True)),
+            np.concatenate([part.line_numbers for part in parts]),
+        )
 
 
 def header_names(line: str) -> list[str]:
-    """The column names of a header line."""
+    """The column names of a header line; none if it cannot be one."""
+    if len(line) > _MAX_HEADER_CHARACTERS:
+        return []
     try:
         return [name.strip() for name in _split(line)]
     except BadRow:
@@ -115,6 +121,8 @@ class _BlockReader:
             return None
 
     def _parse(self, line: str) -> list[int]:
+        if len(line) > _MAX_ROW_CHARACTERS:
+            raise BadRow("malformed_row", "of all", line[:100], f"a row of at most {_MAX_ROW_CHARACTERS:,} characters")
         cells = _split(line)
         if len(cells) != len(self._names):
             expected = f"{len(self._names)} cells: {','.join(self._names)[:200]}"

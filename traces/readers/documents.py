@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-from decimal import Decimal
 from typing import Any
 
 from core.errors import InputError
-from traces.readers.source import BadRow, Head, Source
+from traces.readers.json_text import parse_json
+from traces.readers.source import BadRow, Head, Source, shown
 
 
 def names(head: Head, opening: str, *keys: str) -> bool:
@@ -21,7 +21,7 @@ def json_document(source: Source) -> Any:
     """The document; numbers with a point come as Decimal, so that times stay exact. Raises InputError."""
     text = source.read_text()
     try:
-        return json.loads(text, parse_float=Decimal)
+        return parse_json(text)
     except json.JSONDecodeError as error:
         where = f"{source.path}, line {error.lineno}, character {error.colno}"
         raise InputError(f"{where}: {error.msg}; expected one JSON document") from error
@@ -33,7 +33,7 @@ def list_under(source: Source, document: Any, key: str) -> list[Any]:
     """The list under a key of the document. Raises InputError where there is none."""
     value = document.get(key) if isinstance(document, dict) else None
     if not isinstance(value, list):
-        raise InputError(f"{source.path}, key {key}: {_shown(value)}; expected a list")
+        raise InputError(f"{source.path}, key {key}: {shown(value)}; expected a list")
     return value
 
 
@@ -42,8 +42,3 @@ def object_at(place: str, value: object) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise BadRow("malformed_row", place, value, "an object")
     return value
-
-
-def _shown(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from decimal import Decimal
 from typing import Any
 
+from traces.readers.json_text import parse_json
 from traces.readers.source import BadRow
 
 INT64_MAX = 2**63 - 1
@@ -19,7 +19,7 @@ PS_PER_S = 10**12
 def json_object(line: str) -> dict[str, Any]:
     """The JSON object on one line; numbers with a point come as Decimal, so that times stay exact."""
     try:
-        row = json.loads(line, parse_float=Decimal)
+        row = parse_json(line)
     except (ValueError, RecursionError) as error:
         start = getattr(error, "pos", 0)
         raise BadRow("malformed_row", f"at character {start + 1}", line[start:], "one JSON object a line") from error

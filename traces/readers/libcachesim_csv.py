@@ -3,7 +3,7 @@
 Layout: cacheMon/libCacheSim, `data/*.csv` and the output of its `tracePrint` (`# time, object, size`). The columns may
 stand in any order and go by the names below; a file without header (`trace.format=libcachesim_csv` by name) is time,
 object, size, as in libCacheSim's `time-col=1, obj-id-col=2, obj-size-col=3`. Other columns, such as the operation and
-`next_access_vtime`, are not read. Objects are names of any kind, numbered as they first appear.
+`next_access_vtime`, are not read. Objects are names of any kind: see `ObjectIds`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 
 from core.errors import InputError
 from traces.readers.arrivals import on_own_clock
-from traces.readers.csv_columns import Column, Kind, Labels, Seconds, WholeNumber, by_first_appearance
+from traces.readers.csv_columns import Column, Kind, ObjectIds, Seconds, WholeNumber
 from traces.readers.csv_table import CsvTable, header_names
 from traces.readers.object_stream import object_trace
 from traces.readers.source import BadRows, Head, Source
@@ -39,14 +39,14 @@ def read(source: Source, bad_rows: BadRows) -> Trace:
     table = _table(source)
     columns = [
         _column(source, table.names, _TIME, Seconds()),
-        _column(source, table.names, _OBJECT, Labels()),
+        _column(source, table.names, _OBJECT, ObjectIds()),
     ]
     if _called(table.names, _SIZE):
         columns.append(_column(source, table.names, _SIZE, WholeNumber()))
     rows = on_own_clock(source, columns[0].name, table.read(columns, bad_rows), bad_rows)
-    labels, *size = rows.values
+    object_ids, *size = rows.values
     sizes = size[0] if size else np.ones(1, dtype=np.int64)
-    return object_trace(source, bad_rows, rows.arrival_ps, by_first_appearance(labels), sizes)
+    return object_trace(source, bad_rows, rows.arrival_ps, object_ids, sizes)
 
 
 def _table(source: Source) -> CsvTable:

@@ -20,6 +20,8 @@ def object_trace(
     no hit in prompts of one token.
     """
     num_rows = len(arrival_ps)
+    if object_ids.min() < 0:  # no valid hash ids
+        object_ids = np.unique(object_ids, return_inverse=True)[1]
     is_uniform = sizes.min() == sizes.max() and 1 <= sizes[0] <= MAX_TOKENS
     block_tokens = int(sizes[0]) if is_uniform else 1
     return Trace(

@@ -58,7 +58,7 @@ def _columns(source: Source) -> Iterator[tuple[IntArray, IntArray, IntArray]]:
         _check(source, records, num_records)
         num_records += len(records)
         if len(records):
-            # Objects beyond 2^63 become negative: still one number each.
+            # Objects beyond 2^63 become negative here: still one number each.
             yield (
                 records["time_s"].astype(np.int64),
                 records["object"].astype(np.int64),

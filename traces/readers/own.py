@@ -66,8 +66,7 @@ def _header(source: Source, numbered_line: tuple[int, str]) -> Header:
     try:
         return parse_header(line)
     except BadRow as bad:
-        where = f"{source.path}, line {line_number} (the header), key {bad.column}"
-        raise InputError(f"{where}: {bad.value!r}; expected {bad.expected}") from bad
+        raise InputError(f"{source.path}, line {line_number} (the header), key {bad.describe()}") from bad
 
 
 def _count_rows(lines: Iterator[tuple[int, str]], row_numbers: dict[int, int]) -> Iterator[tuple[int, str]]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, islice
 from pathlib import Path
+from reprlib import Repr
 from typing import NamedTuple, Protocol, TypeVar
 
 from core.errors import InputError
@@ -154,6 +155,18 @@ class BadRow(Exception):
         self.value = value
         self.expected = expected
 
+    def describe(self) -> str:
+        """Column, value and what was expected: one line, cut short where a file holds a monster."""
+        column = self.column if self.column.isprintable() else repr(self.column)
+        return f"{column[:60]}: {shown(self.value)}; expected {self.expected}"
+
+
+def shown(value: object) -> str:
+    """About 60 characters of a value, without writing out the rest of it first."""
+    short = Repr()
+    short.maxstring = short.maxother = short.maxlong = 60
+    return short.repr(value)
+
 
 class BadRows(Protocol):
     """Decides what becomes of the bad rows of one file."""
@@ -169,10 +182,8 @@ class RefuseBadRows:
     """The first bad row ends the reading with InputError."""
 
     def handle(self, source: Source, line_number: int | None, bad: BadRow) -> None:
-        value = repr(bad.value)
-        shown = value if len(value) <= 60 else value[:57] + "..."
         where = f"{source.path}, " if line_number is None else f"{source.path}, line {line_number}, "
-        raise InputError(f"{where}column {bad.column}: {shown}; expected {bad.expected}")
+        raise InputError(f"{where}column {bad.describe()}")
 
     def num_dropped(self) -> dict[str, int]:
         return {}

@@ -48,7 +48,8 @@ def test_help_of_a_verb_lists_its_groups_and_keys(kvtwin):
     finished = kvtwin("sim", "--help")
     assert finished.status == 0
     assert finished.out.startswith("kvtwin sim: ")
-    assert "eviction: fifo, lru, own, random" in finished.out
+    options = sorted(path.stem for path in (ROOT / "conf" / "eviction").glob("*.yaml"))
+    assert f"eviction: {', '.join(options)}\n" in finished.out
     assert "num_blocks: auto" in finished.out
 
 

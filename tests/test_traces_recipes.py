@@ -2,6 +2,10 @@
 
 import hashlib
 import json
+import random
+from contextlib import suppress
+from copy import deepcopy
+from datetime import date
 
 import numpy as np
 import pytest
@@ -114,7 +118,40 @@ def test_mistakes_in_a_recipe_are_named(keys, message):
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize("text", ["", "a: [", "- 1", "\x00", "a: *b"])
+JUNK = [None, True, -1, 0, 1e-9, 1e299, 1e400, float("nan"), 10**400, 2**62, "x", [], [1], {}, {"kind": "fixed"}]
+
+
+def places(block: object, path: tuple = ()) -> list[tuple]:
+    """The path of every value in a document, blocks included; of a list its first two."""
+    entries = block.items() if isinstance(block, dict) else enumerate(block[:2]) if isinstance(block, list) else []
+    return [found for name, value in entries for found in [(*path, name), *places(value, (*path, name))]]
+
+
+@pytest.mark.parametrize("name", recipe_names())
+def test_no_junk_in_a_recipe_gets_past_the_reader(name):
+    rng = random.Random(0)
+    original = load_recipe(name)[0]
+    extras = {"tenants": {"count": 2}, "cancellations": {"probability": 1, "after_s": 1}, "priorities": {0: 1}}
+    document = original | extras | {"nominal_service": {"ttft_s": 1, "tpot_s": 1}, "deadlines": {"after_s": 1}}
+    for path in places(document):
+        broken = deepcopy(document)
+        block = broken
+        for step in path[:-1]:
+            block = block[step]
+        block[path[-1]] = rng.choice(JUNK)
+        with suppress(InputError):
+            generate(broken, 12).validate()
+
+
+def test_notes_that_json_cannot_hold():
+    circular: list = []
+    circular.append(circular)
+    with pytest.raises(InputError, match="expected a recipe that JSON can hold"):
+        generate(PLAIN | {"fit": circular}, 2)
+    assert generate(PLAIN | {"description": date(2020, 1, 2)}, 2).recipe["description"] == "2020-01-02"
+
+
+@pytest.mark.parametrize("text", ["a: 2020-99-99", "[" * 2000, "", "a: [", "- 1", "\x00", "a: *b"])
 def test_a_file_that_is_no_recipe(text, tmp_path):
     path = tmp_path / "mine.yaml"
     path.write_text(text)

@@ -13,13 +13,11 @@ import numpy as np
 from core.errors import InputError
 from traces.generators.blocks import Place
 from traces.generators.chaining import chained_ids
-from traces.generators.extras import priority_column, to_ps
+from traces.generators.extras import LONGEST_S, priority_column, to_ps
 from traces.generators.requests import NEVER, Requests
 from traces.generators.streams import Streams
 from traces.recipe import Recipe, read_recipe
 from traces.schema import IntArray, Ragged, Trace
-
-LAST_ARRIVAL_S = 9_000_000  # a picosecond clock in 64 bits ends after 106 days
 
 
 def generate(
@@ -36,12 +34,21 @@ def generate(
     overrides = {"num_requests": num_requests, "seed": seed}
     document = {**recipe, **{name: value for name, value in overrides.items() if value is not None}}
     parsed = read_recipe(document, Place(file))
-    document |= {"num_requests": parsed.num_requests, "seed": parsed.seed}
+    document = _plain(document | {"num_requests": parsed.num_requests, "seed": parsed.seed}, file)
     streams = Streams(parsed.seed)
     requests = parsed.requests(streams)
     trace = _trace(parsed, requests, streams, document)
     trace.validate()
     return replace(trace, sha256=_digest(trace))
+
+
+def _plain(document: Mapping[str, Any], file: str) -> dict[str, Any]:
+    """The document as JSON holds it: YAML has dates, and keys that are no texts."""
+    try:
+        plain: dict[str, Any] = json.loads(json.dumps(document, default=str))
+    except (ValueError, TypeError, RecursionError) as error:
+        raise InputError(f"{file}: {error}; expected a recipe that JSON can hold") from error
+    return plain
 
 
 def _trace(recipe: Recipe, requests: Requests, streams: Streams, document: dict[str, Any]) -> Trace:
@@ -78,8 +85,8 @@ def _extras(recipe: Recipe, requests: Requests, streams: Streams) -> dict[str, A
 
 def _arrival_ps(requests: Requests, time_quantum_s: float) -> IntArray:
     last_s = float(requests.arrival_s[-1])
-    if last_s > LAST_ARRIVAL_S:
-        raise InputError(f"arrivals: the last request comes after {last_s:.3g} s; expected at most {LAST_ARRIVAL_S}")
+    if last_s > LONGEST_S:
+        raise InputError(f"arrivals: the last request comes after {last_s:.3g} s; expected at most {LONGEST_S}")
     if not time_quantum_s:
         return to_ps(requests.arrival_s)
     return to_ps(np.floor(requests.arrival_s / time_quantum_s) * time_quantum_s)
@@ -88,7 +95,7 @@ def _arrival_ps(requests: Requests, time_quantum_s: float) -> IntArray:
 def _think_time_ps(requests: Requests) -> IntArray | None:
     if requests.think_time_s is None:
         return None
-    return np.where(requests.think_time_s < 0, NEVER, to_ps(np.minimum(requests.think_time_s, LAST_ARRIVAL_S)))
+    return np.where(requests.think_time_s < 0, NEVER, to_ps(requests.think_time_s))
 
 
 def _hash_ids(requests: Requests, block_tokens: int) -> Ragged:

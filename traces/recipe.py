@@ -111,7 +111,7 @@ def load_recipe(name_or_file: str) -> tuple[dict[str, Any], Path]:
         document = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: cannot be read ({error}); expected a recipe in YAML") from error
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
         raise InputError(f"{path}: {' '.join(str(error).split())}; expected a recipe in YAML") from error
     if not isinstance(document, dict):
         raise InputError(f"{path}: expected a mapping with keys such as arrivals, prompt_tokens, output_tokens")

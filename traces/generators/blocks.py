@@ -30,6 +30,7 @@ class Place:
         return InputError(f"{where}: {shown}; expected {expected}")
 
 
+LARGEST = 1e300
 Reader = Callable[[Any, Place], Any]
 
 
@@ -102,7 +103,7 @@ def number(least: float = -inf, most: float = inf, above: float = -inf) -> Reade
 
     def read(value: Any, place: Place) -> float:
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        if not is_number or not (least <= value <= most and above < value < inf):
+        if not is_number or not (least <= value <= most and above < value < LARGEST):
             raise place.refusal(value, expected)
         return float(value)
 

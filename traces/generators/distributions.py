@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from math import exp, inf, isfinite, pi, sin, sqrt
+from math import exp, inf, pi, sin, sqrt
 from typing import Any
 
 import numpy as np
@@ -143,7 +143,7 @@ _read_distribution: Reader = one_of(DISTRIBUTIONS)
 
 def distribution(value: Any, place: Place) -> Distribution:
     """Reads a distribution, or a number, which stands for a fixed one."""
-    is_number = isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
     made: Distribution = _read_distribution({"kind": "fixed", "value": value} if is_number else value, place)
     return made
 

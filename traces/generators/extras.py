@@ -14,6 +14,7 @@ from traces.generators.streams import Streams
 from traces.ragged import IntArray
 
 PS_PER_US = 10**6
+LONGEST_S = 9_000_000  # a picosecond clock in 64 bits ends after 106 days
 NONE = -1
 
 
@@ -21,7 +22,7 @@ NONE = -1
 class Tenants(Block):
     """`count` tenants; the k-th largest has requests (or sessions) as k ** -zipf."""
 
-    count: int = key(whole(least=1))
+    count: int = key(whole(least=1, most=10_000_000))
     zipf: float = key(number(least=0, most=10), 1.0)
 
     def column(self, group: IntArray, streams: Streams) -> IntArray:
@@ -72,8 +73,8 @@ def priority_column(probabilities: Mapping[int, float], num_requests: int, strea
 
 
 def to_ps(seconds: Any) -> IntArray:
-    """Times rounded to a microsecond, in picoseconds."""
-    ps: IntArray = np.rint(np.asarray(seconds) * 1e6).astype(np.int64) * PS_PER_US
+    """Times rounded to a microsecond, in picoseconds; what is longer than LONGEST_S is taken for that."""
+    ps: IntArray = np.rint(np.minimum(seconds, LONGEST_S) * 1e6).astype(np.int64) * PS_PER_US
     return ps
 
 

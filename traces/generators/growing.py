@@ -17,7 +17,7 @@ from traces.generators.sessions import Sessions
 from traces.generators.streams import Streams
 from traces.ragged import IntArray
 
-MAX_TRIES = 12
+MAX_TRIES = 8
 Column = TypeVar("Column", IntArray, FloatArray)
 
 
@@ -54,6 +54,8 @@ class Growth:
             prompts = self._prompts(num_requests << attempt, streams)
             if len(prompts.parent) >= num_requests:
                 return self._dated(prompts.take(np.arange(num_requests)), streams)
+            if len(prompts.parent) == 0:
+                break
         raise InputError(
             "hardly any prompt keeps within sessions.max_prompt_tokens; expected more room or shorter ones"
         )

@@ -14,6 +14,7 @@ from traces.generators.streams import Streams
 from traces.ragged import IntArray
 
 NO_TEXT = -1
+MAX_TEXTS = 10_000_000
 
 
 class Beginnings(NamedTuple):
@@ -53,7 +54,7 @@ class NoPrefix(Prefix):
 class SystemPrompts(Prefix):
     """One of `count` system prompts; the k-th most popular is as likely as k ** -zipf."""
 
-    count: int = key(whole(least=1))
+    count: int = key(whole(least=1, most=MAX_TEXTS))
     tokens: Distribution = key(distribution)
     zipf: float = key(number(least=0, most=10), 1.0)
 
@@ -67,7 +68,7 @@ class SystemPrompts(Prefix):
 class FewShot(Prefix):
     """An instruction and its first few examples: prompts of one template share as many examples as the shorter has."""
 
-    templates: int = key(whole(least=1))
+    templates: int = key(whole(least=1, most=10_000))
     instruction_tokens: Distribution = key(distribution)
     example_tokens: Distribution = key(distribution)
     max_examples: int = key(whole(least=1, most=1000))
@@ -96,7 +97,7 @@ class Rag(Prefix):
     Their order is as retrieved: only prompts that begin with the same documents in the same order share them.
     """
 
-    documents: int = key(whole(least=1))
+    documents: int = key(whole(least=1, most=MAX_TEXTS))
     document_tokens: Distribution = key(distribution)
     documents_per_prompt: int = key(whole(least=1, most=100), 1)
     zipf: float = key(number(least=0, most=10), 1.0)
@@ -132,7 +133,7 @@ class AgentTools(Prefix):
     """A system prompt that all agents share, then the tool definitions of one of `toolsets` kinds of agent."""
 
     system_tokens: int = key(whole(least=1))
-    toolsets: int = key(whole(least=1))
+    toolsets: int = key(whole(least=1, most=MAX_TEXTS))
     tools_tokens: Distribution = key(distribution)
     zipf: float = key(number(least=0, most=10), 1.0)
 

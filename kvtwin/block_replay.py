@@ -40,7 +40,7 @@ class ReplayResult:
 
     `orphan_block_ratio`: share of the capacity that held blocks whose parent was gone, mean over the requests.
     `unreachable_block_ratio`: the same for those and all that continue them, mean over up to 64 evenly spread requests.
-    Both are None where blocks are accessed one by one.
+    Both are None where blocks are accessed one by one. `hit_flops` is what the hits save, where the references know it.
     """
 
     hit_blocks: int
@@ -48,6 +48,7 @@ class ReplayResult:
     hit_tokens: int
     orphan_block_ratio: float | None = None
     unreachable_block_ratio: float | None = None
+    hit_flops: float | None = None
 
 
 class _Request(NamedTuple):
@@ -174,4 +175,5 @@ def _counted(
     num_hits = int(np.count_nonzero(is_hit))
     num_misses = references.num_references - num_hits
     hit_tokens = int(references.num_tokens[is_hit].sum())
-    return ReplayResult(num_hits, num_misses, hit_tokens, orphan_block_ratio, unreachable_block_ratio)
+    hit_flops = None if references.flops is None else float(references.flops[is_hit].sum())
+    return ReplayResult(num_hits, num_misses, hit_tokens, orphan_block_ratio, unreachable_block_ratio, hit_flops)

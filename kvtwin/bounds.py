@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import heapq
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
 
 from traces.ragged import IntArray
 from traces.stack_distance import previous_references
+
+FloatArray = npt.NDArray[np.float64]
 
 
 def min_hit_blocks(blocks: IntArray, capacity_blocks: int, may_bypass: bool) -> int:
@@ -35,3 +41,24 @@ def next_references(blocks: IntArray) -> IntArray:
     """The index of the next reference to the same block, `[num_references]`; num_references: none."""
     size = len(blocks)
     return size - 1 - previous_references(blocks[::-1])[::-1]
+
+
+def most_hit_value(blocks: IntArray, values: FloatArray, capacities_blocks: Sequence[int]) -> list[float]:
+    """No policy's hits are worth more than this, at each of the capacities. `values`: of each reference, if it hits.
+
+    PFOO-U (Berger, Beckmann, Harchol-Balter: Practical Bounds on Optimal Caching with Variable Object Sizes, 2018) for
+    unit blocks: a hit keeps its block from one reference to the next, and so takes as much memory x time as lies
+    between. Only the total is limited, capacity x references, not the memory at each moment: that is a relaxation, so
+    its optimum is a bound. It takes the hits of the highest value per length first, the last one in part. O(n log n).
+
+    Also where requests are pinned whole: what is kept over a request for later is in memory together at its end.
+    """
+    following = next_references(blocks)
+    kept = np.flatnonzero(following < len(blocks))
+    lengths, worth = following[kept] - kept, values[following[kept]]
+    order = np.argsort(-worth / lengths, kind="stable")
+    used = np.concatenate(([0], np.cumsum(lengths[order])))
+    gained = np.concatenate(([0.0], np.cumsum(worth[order])))
+    room = np.array(capacities_blocks, dtype=np.float64) * len(blocks)
+    bound: list[float] = np.interp(room, used, gained).tolist()
+    return bound

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from kvtwin.block_replay import Mode, ReplayResult, Touch, replay_blocks
-from kvtwin.bounds import min_hit_blocks
+from kvtwin.bounds import min_hit_blocks, most_hit_value
 from kvtwin.policy_words import PolicyChoice
 from kvtwin.progress import progress_bar
 from policies.eviction.lru import LRU
@@ -54,13 +54,16 @@ class LruCurve:
         order = np.argsort(distances, kind="stable")[np.count_nonzero(distances == COLD) :]
         self.distances = distances[order]  # of the references that hit at some capacity, ascending
         self._hit_tokens = np.concatenate(([0], np.cumsum(references.num_tokens[order])))
+        self._hit_flops = None if references.flops is None else np.cumsum(np.append(0.0, references.flops[order]))
         self._num_references = references.num_references
         self._orphan_block_ratio = 0.0 if is_tail else None
 
     def at(self, capacity_blocks: int) -> ReplayResult:
         num_hits = int(self.hit_blocks(np.array([capacity_blocks]))[0])
-        tokens = int(self._hit_tokens[num_hits])
-        return ReplayResult(num_hits, self._num_references - num_hits, tokens, *[self._orphan_block_ratio] * 2)
+        num_misses, tokens = self._num_references - num_hits, int(self._hit_tokens[num_hits])
+        flops = None if self._hit_flops is None else float(self._hit_flops[num_hits])
+        orphans = self._orphan_block_ratio
+        return ReplayResult(num_hits, num_misses, tokens, orphans, orphans, flops)
 
     def hit_blocks(self, capacities: IntArray) -> IntArray:
         """Hits at each capacity, `[num_capacities]`."""
@@ -97,10 +100,16 @@ def measure(
         "block_tokens": references.block_tokens,
         "prompt_tokens": int(references.num_tokens.sum()),
         "seed": options.seed,
-        "infinite": {"hit_blocks": infinite.hit_blocks, "hit_tokens": infinite.hit_tokens},
+        "infinite": {
+            "hit_blocks": infinite.hit_blocks,
+            "hit_tokens": infinite.hit_tokens,
+            "hit_flops": infinite.hit_flops,
+        },
         "lru_knee": curve.knee(),
         "results": points,
         "bound": bounds,
+        "flop_bound": _flop_bound(references, capacities),
+        "prefill_flops": None if references.flops is None else float(references.flops.sum()),
         "lru_curve": _lru_curve(curve),
     }
 
@@ -172,6 +181,7 @@ def _point(label: str, capacity: int, result: ReplayResult, num_references: int)
         "hit_block_ratio": result.hit_blocks / num_references,
         "orphan_block_ratio": result.orphan_block_ratio,
         "unreachable_block_ratio": result.unreachable_block_ratio,
+        "hit_flops": result.hit_flops,
     }
 
 
@@ -183,6 +193,14 @@ def _bound(capacity: int, num_hits: int, num_references: int) -> dict[str, Any]:
         "hit_blocks": num_hits,
         "hit_block_ratio": num_hits / num_references,
     }
+
+
+def _flop_bound(references: BlockReferences, capacities: Sequence[int]) -> list[dict[str, Any]]:
+    """What no policy's hits can save more than, where the references know their FLOP."""
+    if references.flops is None:
+        return []
+    most = most_hit_value(references.blocks, references.flops, capacities)
+    return [{"capacity_blocks": c, "hit_flops": flops} for c, flops in zip(capacities, most, strict=True)]
 
 
 def _lru_curve(curve: LruCurve) -> list[dict[str, int]]:

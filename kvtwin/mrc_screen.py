@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rich import box
-from rich.console import Group
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -15,25 +15,40 @@ from kvtwin.formatting import NOTHING, count_text, ratio_text
 
 def mrc_screen(found: Mapping[str, Any]) -> Group:
     """Hit ratios by block, the best of each row in bold, and what they are to be measured against."""
-    ratios = hit_ratios(found)
-    bound = {row["capacity_blocks"]: row["hit_block_ratio"] for row in found["bound"]}
+    limits = {row["capacity_blocks"]: row["hit_block_ratio"] for row in found["bound"]}
+    parts: list[RenderableType] = [Text(headline(found), style="bold"), _table(hit_ratios(found), limits, "Belady")]
+    if found["prefill_flops"] is not None:
+        total = found["prefill_flops"]
+        limits = {row["capacity_blocks"]: row["hit_flops"] / total for row in found["flop_bound"]}
+        parts += [
+            Text("Share of the prefill FLOP that hits save, and what no policy can save more than", style="bold"),
+            _table(_by_policy(found, "hit_flops", total), limits, "bound"),
+        ]
+    return Group(*parts, *(Text(line, style="dim") for line in remarks(found)))
+
+
+def _table(ratios: Mapping[str, Mapping[int, float]], limits: Mapping[int, float], limit_name: str) -> Table:
     table = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column("blocks", justify="right")
-    for name in (*ratios, *(["Belady"] if bound else [])):
+    for name in (*ratios, *([limit_name] if limits else [])):
         table.add_column(name.replace("[", r"\["), justify="right")
     for capacity in next(iter(ratios.values())):
         row = [ratios[name][capacity] for name in ratios]
         cells = [Text(ratio_text(ratio), style="bold" if ratio == max(row) else "") for ratio in row]
-        limit = [Text(ratio_text(bound[capacity]), style="dim")] if bound else []
+        limit = [Text(ratio_text(limits[capacity]), style="dim")] if limits else []
         table.add_row(f"{capacity:,}", *cells, *limit)
-    return Group(Text(headline(found), style="bold"), table, *(Text(line, style="dim") for line in remarks(found)))
+    return table
 
 
 def hit_ratios(found: Mapping[str, Any]) -> dict[str, dict[int, float]]:
     """Hit blocks over references, by policy and capacity."""
+    return _by_policy(found, "hit_blocks", found["references"])
+
+
+def _by_policy(found: Mapping[str, Any], figure: str, whole: float) -> dict[str, dict[int, float]]:
     ratios: dict[str, dict[int, float]] = {}
     for row in found["results"]:
-        ratios.setdefault(row["policy"], {})[row["capacity_blocks"]] = row["hit_block_ratio"]
+        ratios.setdefault(row["policy"], {})[row["capacity_blocks"]] = row[figure] / whole
     return ratios
 
 

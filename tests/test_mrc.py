@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import shapes
 from eviction_policies import CAUSAL
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -16,8 +17,9 @@ from test_block_replay import CAPACITIES, MODES, needs_oracles, oracle, referenc
 from core.errors import InputError
 from core.interfaces import EvictionPolicy
 from kvtwin.app import main
+from kvtwin.block_flops import with_flops
 from kvtwin.block_replay import Mode, Touch, replay_blocks
-from kvtwin.bounds import min_hit_blocks
+from kvtwin.bounds import min_hit_blocks, most_hit_value
 from kvtwin.mrc import LruCurve, MrcOptions, auto_capacities, log_spaced, measure
 from kvtwin.policy_words import policy_choices
 from kvtwin.reachability import Reachability
@@ -134,6 +136,44 @@ def test_all_are_equal_where_everything_fits(
     found: BlockReferences, policy: type[EvictionPolicy], how: tuple[Mode, Touch]
 ) -> None:
     assert replay_blocks(found, policy, found.num_unique, *how).miss_blocks == found.num_unique
+
+
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(
+    found=trees(),
+    capacity=st.integers(1, 20),
+    policy=st.sampled_from(CAUSAL),
+    how=st.sampled_from(EVERY_MODE),
+    model=st.sampled_from(["tiny", "llama3_8b"]),
+)
+def test_nobody_saves_more_flops_than_the_bound(
+    found: BlockReferences, capacity: int, policy: type[EvictionPolicy], how: tuple[Mode, Touch], model: str
+) -> None:
+    weighted = with_flops(found, shapes.model(model))
+    (most,) = most_hit_value(weighted.blocks, weighted.flops, [capacity])
+    saved = replay_blocks(weighted, policy, capacity, *how).hit_flops
+    everything = replay_blocks(weighted, policy, found.num_unique, *how).hit_flops
+    assert saved is not None
+    assert everything is not None
+    assert saved <= most * (1 + 1e-12)
+    assert most <= everything * (1 + 1e-12)
+
+
+def test_the_flop_bound_takes_what_is_worth_most_for_its_time() -> None:
+    """Six references and one block: room for six steps. The hit of 3 takes one, that of 2 three, that of 1 five, of
+    which two are left. Two blocks have room for all three.
+    """
+    blocks, values = np.array([1, 2, 3, 3, 2, 1]), np.array([0.0, 0.0, 0.0, 6.0, 6.0, 5.0])
+    assert most_hit_value(blocks, values, [1, 2]) == [6 + 6 + 5 * 2 / 5, 17]
+
+
+def test_a_block_saves_more_the_deeper_it_lies() -> None:
+    """The sum is what the whole prompt costs."""
+    model = shapes.model("llama3_8b")
+    flops = with_flops(block_references(trace_of([[1, 2, 3]], num_tokens=[11])), model).flops
+    assert flops.sum() == model.linear_flops(11) + model.causal_attention_flops(11)
+    assert flops[0] < flops[1]
+    assert flops[2] > flops[1] * 3 / 4
 
 
 # ---- orphans --------------------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
+import numpy.typing as npt
 
 from core.errors import InputError
 from traces.ragged import IntArray
@@ -30,6 +31,7 @@ class BlockReferences:
     num_tokens: IntArray  # that each reference covers, [num_references]
     arrival_ps: IntArray  # [num_requests]
     tenant: IntArray  # [num_requests]; 0 where the trace tells none apart
+    flops: npt.NDArray[np.float64] | None = None  # that a hit of each reference saves, where a model was named
 
     @property
     def num_references(self) -> int:

@@ -11,7 +11,10 @@ from pathlib import Path
 
 from core.errors import InputError
 from kvtwin.arguments import Arguments
+from kvtwin.binding import instantiate_one
+from kvtwin.block_flops import with_flops
 from kvtwin.block_replay import Mode, Touch
+from kvtwin.composition import compose_config
 from kvtwin.failures import require
 from kvtwin.mrc import MrcOptions, auto_capacities, measure
 from kvtwin.mrc_screen import mrc_screen
@@ -44,6 +47,9 @@ def run(args: Sequence[str]) -> int:
     _require_positive("--block-size", options.block_size)
     choices = policy_choices(options.policies)
     references = _references(options)
+    if options.model is not None:
+        config = compose_config("sim", [f"model={options.model}"])
+        references = with_flops(references, instantiate_one(config.model, "model"))
     capacities = auto_capacities(references) if options.capacities == AUTO else _numbers(options.capacities)
     found = measure(references, choices, capacities, MrcOptions(mode, touch, options.seed, options.jobs, options.bound))
     if options.html is not None:
@@ -88,6 +94,7 @@ def _parser() -> Arguments:
     )
     parser.add_argument("--limit", type=int, metavar="N", help="the first N requests only")
     parser.add_argument("--block-size", type=int, metavar="N", help="for prompts given as text: tokens a block")
+    parser.add_argument("--model", metavar="NAME", help="also the prefill FLOP that the hits save, and their bound")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of policies that draw random numbers")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, metavar="N", help="processes; default: cores")
     parser.add_argument("--no-bound", dest="bound", action="store_false", help="leave Belady's bound out")

@@ -133,6 +133,11 @@ cache within 2 points (tokens, prefix semantics, one request after the other).
 * `hit_blocks`: leading blocks of a prompt that an earlier one had, over requests.
 * `lru_hit_ratio_N_blocks`: tokens hit by an LRU cache of N blocks.
 
+What is not met: traces of few sessions that run side by side (a handful of agents, a dozen documents). Their infinite
+hit ratio is kept within a point or so, but at capacities between one session and all of them the hit curve may be 25
+points too high, since a recipe does not know who takes turns with whom; and with some hundred requests the CV of gaps
+may be a quarter off. `kvtwin trace fit` prints what it is for a trace of yours.
+
 What is learnt and how: `traces/fit.py`. The keys of a recipe: [recipes.md](recipes.md).
 
 ![Distributions and hit curves, trace and recipe](trace-fits.svg)

@@ -49,7 +49,7 @@ class Admissions:
         """Admits a request whose prompt is to be computed. Returns the tokens scheduled; 0 if it must wait."""
         tables = self._tables
         lead = request.live[0]
-        hit = tables.find_prefix(lead) if tables.prefix_caching else NO_HIT
+        hit = tables.look_up(lead) if tables.prefix_caching else NO_HIT
         num_new = first_chunk(lead, hit.num_tokens, budget, rules)
         if num_new == 0:
             return 0

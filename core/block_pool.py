@@ -110,16 +110,21 @@ class BlockPool:
             taken.extend(self._evict(num_victims, incoming[len(taken) :]))
 
     def _evict(self, num_blocks: int, incoming: Sequence[BlockKey | None]) -> list[Block]:
-        pop_victim = self._eviction.pop_victim
-        self._num_evictable -= num_blocks
         wanted = [*incoming, *[None] * (num_blocks - len(incoming))]
-        if not self._tells_evictions:
-            victims = [pop_victim(key) for key in wanted]
+        if self._tells_evictions:
+            victims = self._evict_one_by_one(wanted)
+        else:
+            victims = self._eviction.pop_victims(wanted)
             self._forget([block for block in victims if block.key is not None])
-            return victims
+        self._num_evictable -= len(victims)
+        self._free += victims[: num_blocks - 1 : -1]  # more than was wanted, of whole leaves: the first is taken next
+        return victims[:num_blocks]
+
+    def _evict_one_by_one(self, wanted: Sequence[BlockKey | None]) -> list[Block]:
+        """A policy that wants to hear of evictions hears of each before it names the next."""
         victims = []
-        for key in wanted:  # a policy that wants to hear of evictions hears of each before it names the next
-            victim = pop_victim(key)
+        for key in wanted:
+            victim = self._eviction.pop_victim(key)
             victims.append(victim)
             if victim.key is not None:
                 self._eviction.on_evict(victim)
@@ -241,5 +246,6 @@ class BlockPool:
         num_cached = sum(block.key is not None for block in evictable)
         num_shared = sum(references.values()) - len(references)
         counts = (self._num_evictable, self.num_cached, self.num_referenced, self._num_shared)
-        assert counts == (len(evictable), num_cached, len(referenced), num_shared), "counts are off"
+        counted = (len(evictable), num_cached, len(referenced), num_shared)
+        assert counts == counted, f"counts are off: {counts}, not {counted}"
         assert all(block.key is None for block in self._free), "a free block still has content"

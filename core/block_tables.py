@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from core.block_pool import BlockPool
@@ -10,6 +10,7 @@ from core.decision_log import DecisionLog, Event
 from core.interfaces import AllocationPolicy, Block, BlockKey, EvictionPolicy
 from core.kv_group import KVGroup, group_key, group_parents
 from core.plan import BlockCopy, StepPlan
+from core.radix_tree import RadixNode
 from core.request import Request, Sequence
 from core.swap import HostPool
 from core.swapping import Swapping
@@ -22,6 +23,7 @@ class PrefixHit:
     num_tokens: int
     tables: list[list[Block | None]]
     num_idle: int  # blocks of it that no request references: adopting them uses up capacity
+    node: RadixNode[Block] | None = None  # where it ends, in a radix tree
 
 
 NO_HIT = PrefixHit(0, [], 0)
@@ -47,6 +49,7 @@ class BlockTables:
         self.groups = groups
         self.block_size = block_size
         self.prefix_caching = prefix_caching
+        self.ignores_repeated_look_ups = True  # asking again what a waiting request would find changes no decision
         self.is_windowed = any(group.window_tokens is not None for group in groups)
         self.eviction_is_prefix_closed = eviction.is_prefix_closed
         self._allocation = allocation
@@ -54,6 +57,10 @@ class BlockTables:
         self._max_batch_tokens = max_batch_tokens
 
     # ---- prefix look-up -------------------------------------------------------------------------------------------
+
+    def look_up(self, sequence: Sequence) -> PrefixHit:
+        """What a request that may be admitted now would adopt."""
+        return self.find_prefix(sequence)
 
     def find_prefix(self, sequence: Sequence) -> PrefixHit:
         """The longest cached prefix of its known tokens, at least one token short of all. Changes nothing."""
@@ -244,3 +251,7 @@ class BlockTables:
             target[:] = source[:num_blocks]
             self.pool.share([block for block in target if block is not None])
         sibling.num_registered = min(lead.num_registered, num_blocks)
+
+    def check_integrity(self, sequences: Iterable[Sequence]) -> None:
+        """Proves the pool's books against the tables of all `sequences` that have any. O(pool): for tests."""
+        self.pool.check_integrity([b for b in table if b is not None] for s in sequences for table in s.tables)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from enum import Enum
 
 from core.async_scheduler import AsyncScheduler
 from core.block_pool import BlockPool, FreeOrder
@@ -15,6 +16,8 @@ from core.interfaces import (
     AllocationPolicy,
     BatchPolicy,
     EvictionPolicy,
+    LeafRanking,
+    Policy,
     PolicyEnv,
     PreemptionPolicy,
     QueuePolicy,
@@ -23,16 +26,27 @@ from core.kv_group import KVGroup
 from core.leaf_first import LeafFirst
 from core.linked_index import LinkedIndex
 from core.prefix_index import HashIndex
+from core.radix_tables import RadixTables
+from core.radix_tree import RadixTree, SplitCreated
 from core.recorder import Recorder
 from core.scheduler import Policies, Scheduler, SchedulerConfig
 from core.swap import HostPool
+from core.whole_leaves import WholeLeaves
+
+
+class PrefixIndex(Enum):
+    """How cached content is kept and found. Each form has its own kind of eviction policy."""
+
+    HASH = "hash"  # vLLM: block by block, published when scheduled; `EvictionPolicy`
+    RADIX = "radix"  # SGLang: a tree of runs, published when computed, evicted by whole leaves; `LeafRanking`
 
 
 @dataclass(frozen=True, slots=True)
 class PoolConfig:
     """`num_blocks` counts usable blocks (None: unbounded); ids start at `first_block_id`.
 
-    `leaf_first`: only blocks without resident children are evicted.
+    `leaf_first`: of the hash index, only blocks without resident children are evicted. `split_created` is the radix
+    tree's (`core.radix_tree.SplitCreated`).
     """
 
     num_blocks: int | None
@@ -41,13 +55,15 @@ class PoolConfig:
     free_order: str = "unhashed_first"
     first_block_id: int = 0
     leaf_first: bool = False
+    prefix_index: str = "hash"
+    split_created: str = "inherited"
 
 
 @dataclass(frozen=True, slots=True)
 class PolicyFactories:
     """Each builds one policy from its environment: a class with its parameters bound."""
 
-    eviction: Callable[[PolicyEnv], EvictionPolicy]
+    eviction: Callable[[PolicyEnv], EvictionPolicy | LeafRanking]
     allocation: Callable[[PolicyEnv], AllocationPolicy]
     preemption: Callable[[PolicyEnv], PreemptionPolicy]
     batching: Callable[[PolicyEnv], BatchPolicy]
@@ -89,23 +105,36 @@ def build_scheduler(
         factories.admission(env),
         (eviction, allocation),
     )
-    is_windowed = any(group.window_tokens is not None for group in groups)
-    orders, index = _eviction_and_index(eviction, pool.leaf_first, prefix_caching, is_windowed)
-    blocks = BlockPool(pool.num_blocks, orders, log, index, FreeOrder(pool.free_order), pool.first_block_id)
-    tables = BlockTables(
-        blocks,
-        orders,
-        allocation,
-        groups,
-        pool.block_size_tokens,
-        log,
-        HostPool(pool.host_blocks),
-        prefix_caching,
-        config.max_batch_tokens,
-    )
+    form = PrefixIndex(pool.prefix_index)
+    if form is PrefixIndex.RADIX:
+        config = _for_a_tree(config)
+    make_tables = _MAKE_TABLES[form]
+    tables = make_tables(pool, eviction, allocation, log, groups, prefix_caching, config.max_batch_tokens)
     kind = AsyncScheduler if config.async_scheduling else Scheduler
     scheduler = clock.scheduler = kind(config, tables, policies, log, recorder)
     return scheduler
+
+
+def _hash_tables(
+    pool: PoolConfig,
+    eviction: Policy,
+    allocation: AllocationPolicy,
+    log: DecisionLog,
+    groups: tuple[KVGroup, ...],
+    prefix_caching: bool,
+    max_batch_tokens: int,
+) -> BlockTables:
+    if not isinstance(eviction, EvictionPolicy):
+        raise InputError(
+            f"eviction: {type(eviction).__name__} ranks leaves of a radix tree; it goes with pool.prefix_index=radix"
+        )
+    is_windowed = any(group.window_tokens is not None for group in groups)
+    order, index = _eviction_and_index(eviction, pool.leaf_first, prefix_caching, is_windowed)
+    blocks = BlockPool(pool.num_blocks, order, log, index, FreeOrder(pool.free_order), pool.first_block_id)
+    host = HostPool(pool.host_blocks)
+    return BlockTables(
+        blocks, order, allocation, groups, pool.block_size_tokens, log, host, prefix_caching, max_batch_tokens
+    )
 
 
 def _eviction_and_index(
@@ -125,3 +154,44 @@ def _eviction_and_index(
         return LeafFirst(eviction, index), index
     counts_orphans = prefix_caching and not is_windowed and not eviction.is_prefix_closed
     return eviction, LinkedIndex() if counts_orphans else HashIndex()
+
+
+def _for_a_tree(config: SchedulerConfig) -> SchedulerConfig:
+    """Content is published once it is computed. Raises InputError for what would publish otherwise."""
+    if config.async_scheduling:
+        raise InputError("scheduler.async_scheduling=true: pool.prefix_index=radix has no async form; expected false")
+    if config.publication == "step_end":
+        raise InputError(
+            "scheduler.publication=step_end: pool.prefix_index=radix publishes what is computed; expected the default"
+        )
+    return replace(config, publication="computed")
+
+
+def _radix_tables(
+    pool: PoolConfig,
+    ranking: Policy,
+    allocation: AllocationPolicy,
+    log: DecisionLog,
+    groups: tuple[KVGroup, ...],
+    prefix_caching: bool,
+    max_batch_tokens: int,
+) -> RadixTables:
+    if not isinstance(ranking, LeafRanking):
+        raise InputError(
+            f"eviction: {type(ranking).__name__} orders single blocks, pool.prefix_index=radix evicts whole leaves; "
+            "expected a LeafRanking such as eviction=radix/lru"
+        )
+    if pool.free_order != FreeOrder.UNHASHED_FIRST.value:
+        raise InputError(f"pool.free_order={pool.free_order}: with pool.prefix_index=radix, expected unhashed_first")
+    if pool.leaf_first:
+        raise InputError("pool.leaf_first=true: pool.prefix_index=radix evicts leaves only by itself; expected false")
+    if pool.host_blocks:
+        raise InputError(f"pool.host_blocks={pool.host_blocks}: pool.prefix_index=radix cannot swap; expected 0")
+    leaves = WholeLeaves(ranking, RadixTree(ranking.rank, SplitCreated(pool.split_created)))
+    blocks = BlockPool(pool.num_blocks, leaves, log, HashIndex(), first_block_id=pool.first_block_id)
+    return RadixTables(
+        blocks, leaves, ranking, allocation, groups, pool.block_size_tokens, log, prefix_caching, max_batch_tokens
+    )
+
+
+_MAKE_TABLES = {PrefixIndex.HASH: _hash_tables, PrefixIndex.RADIX: _radix_tables}

@@ -110,6 +110,13 @@ class EvictionPolicy(Policy):
         then it is as if it had been acquired, and comes back by `on_release`, or is hit, with its content.
         """
 
+    def pop_victims(self, incoming: Sequence[BlockKey | None]) -> list[Block]:
+        """A victim for each of these, one after another; or more, where they go together: the others are free then.
+
+        Not asked of a policy that defines `on_evict`: that hears of each victim before it names the next.
+        """
+        return [self.pop_victim(key) for key in incoming]
+
     def on_insert(self, blocks: Sequence[Block]) -> None:
         """`blocks` were registered in the prefix index (and are referenced)."""
 

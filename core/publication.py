@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import ClassVar
 
 from core.block_tables import BlockTables
 from core.plan import StepPlan
@@ -20,6 +21,7 @@ class Publication:
     """
 
     lead_tokens = 0
+    follows_decodes: ClassVar[bool] = False  # whether a step in which a sequence decodes can publish anything of it
 
     def __init__(self, running: RunningRequests, tables: BlockTables) -> None:
         self._running = running
@@ -39,7 +41,11 @@ class Publication:
         """Its last step came to its end; it still has its blocks."""
 
     def interrupted(self, sequence: Sequence) -> None:
-        """It is about to lose its blocks before its end."""
+        """It is about to lose its blocks before its end: cancelled."""
+
+    def preempted(self, sequence: Sequence) -> None:
+        """It is about to lose its blocks before its end, but will come back."""
+        self.interrupted(sequence)
 
 
 class AtSchedule(Publication):
@@ -48,6 +54,7 @@ class AtSchedule(Publication):
     """
 
     lead_tokens = 1
+    follows_decodes = True
 
     def due_decodes(self) -> Mapping[int, Sequence]:
         return self._running.batch.filling()
@@ -60,6 +67,8 @@ class OnceKnown(Publication):
     """At schedule too, but only tokens that are known; a decoding sequence's newest is still in flight (vLLM's async
     scheduling). So what one step fills is published with the next.
     """
+
+    follows_decodes = True
 
     def due_decodes(self) -> Mapping[int, Sequence]:
         return self._running.batch.crossing()
@@ -78,6 +87,8 @@ class AtStepEnd(Publication):
     sequence's next step or its end.
     """
 
+    follows_decodes = True
+
     def due_decodes(self) -> Mapping[int, Sequence]:
         return self._running.batch.crossing()
 
@@ -94,3 +105,23 @@ class AtStepEnd(Publication):
 
     def interrupted(self, sequence: Sequence) -> None:
         self.ended(sequence)
+
+
+class OnceComputed(Publication):
+    """When a chunk has been computed, and at the sequence's end (SGLang). What decodes fill waits for the end; a
+    preempted sequence publishes nothing more.
+    """
+
+    def chunks_ended(self, plan: StepPlan) -> None:
+        for chunk in plan.chunks:
+            if chunk.sequence.rank >= 0:
+                self.ended(chunk.sequence)
+
+    def ended(self, sequence: Sequence) -> None:
+        self._tables.publish(sequence, sequence.num_computed)
+
+    def interrupted(self, sequence: Sequence) -> None:
+        self.ended(sequence)
+
+    def preempted(self, sequence: Sequence) -> None:
+        pass

@@ -112,17 +112,6 @@ class RadixTree(Generic[SlotT]):
         self._reconsider(node)
         return Found(num_found, node)
 
-    def peek(self, pages: Sequence[Hashable]) -> int:
-        """How many leading pages are in the tree. Changes nothing."""
-        node, num_found = self.root, 0
-        while num_found < len(pages) and pages[num_found] in node.children:
-            node = node.children[pages[num_found]]
-            num_common = _num_common(node.pages, pages, num_found)
-            num_found += num_common
-            if num_common < len(node.pages):
-                break
-        return num_found
-
     def _walk(self, pages: Sequence[Hashable]) -> list[RadixNode[SlotT]]:
         """The nodes from the root to where `pages` leave the tree, touched; one that matched in part was split."""
         now = self._tick()
@@ -228,12 +217,12 @@ class RadixTree(Generic[SlotT]):
     # ---- for tests and parity -------------------------------------------------------------------------------------
 
     def nodes(self) -> Iterator[RadixNode[SlotT]]:
-        """All nodes, parents before children, children in order of their first pages (which must be comparable)."""
+        """All nodes, parents before children."""
         stack = [self.root]
         while stack:
             node = stack.pop()
             yield node
-            stack.extend(child for _, child in sorted(node.children.items(), reverse=True))
+            stack.extend(reversed(node.children.values()))
 
     def eviction_order(self) -> list[RadixNode[SlotT]]:
         """The nodes in the order in which `evict` would remove them now. O(n log n)."""
@@ -251,10 +240,8 @@ class RadixTree(Generic[SlotT]):
 
     def check_integrity(self) -> None:
         """Proves the shape, the locks and the sums. O(pages)."""
-        stack, num_evictable, num_protected = [self.root], 0, 0
-        while stack:
-            node = stack.pop()
-            stack.extend(node.children.values())
+        num_evictable = num_protected = 0
+        for node in self.nodes():
             for page, child in node.children.items():
                 assert child.parent is node
                 assert child.pages, f"node {child.node_id} is empty"

@@ -26,7 +26,7 @@ from core.interfaces import (
     QueuePolicy,
 )
 from core.plan import Chunk, StepPlan, StepResult
-from core.publication import AtSchedule, AtStepEnd, Publication
+from core.publication import AtSchedule, AtStepEnd, OnceComputed, Publication
 from core.recorder import Recorder
 from core.request import Outcome, Request, Sequence, Status
 from core.running import RunningRequests
@@ -35,7 +35,7 @@ from core.span import SpanLimit
 from core.view import View
 from core.waiting_queue import WaitingQueue
 
-_PUBLICATIONS = {"schedule": AtSchedule, "step_end": AtStepEnd}
+_PUBLICATIONS = {"schedule": AtSchedule, "step_end": AtStepEnd, "computed": OnceComputed}
 _END_EVENTS = {
     Outcome.FINISHED: Event.FINISH,
     Outcome.CANCELLED: Event.CANCEL,
@@ -49,8 +49,8 @@ class SchedulerConfig:
 
     `keep_cancelled_registrations` mirrors vLLM: a prefill cancelled within its own step by a priority preemption leaves
     blocks in the prefix index whose KV was never computed. Off, they are taken back. `publication`: full blocks enter
-    the prefix index at `schedule`, or at `step_end`. With `async_scheduling`, `build_scheduler` makes an
-    `AsyncScheduler`. `single_steps` turns spans off.
+    the prefix index at `schedule`, at `step_end`, or (in a radix tree, and only there) once they are `computed`. With
+    `async_scheduling`, `build_scheduler` makes an `AsyncScheduler`. `single_steps` turns spans off.
     """
 
     max_num_seqs: int = 256
@@ -144,11 +144,15 @@ class Scheduler:
         self.now_ps = now_ps
         request.num_produced_tokens += sum(sequence.num_outputs for sequence in request.live)
         if request.status is Status.RUNNING:
+            held = set() if self._in_flight is None else self._in_flight.held
             if self._in_flight is not None:
-                self._in_flight.num_lost_decodes += self.running.num_regular_decodes(request, self._in_flight.held)
+                self._in_flight.num_lost_decodes += self.running.num_regular_decodes(request, held)
+            sat_out = [sequence for sequence in request.live if sequence.rank in held]
             self.running.remove(request, now_ps)
+            for sequence in sat_out:
+                sequence.stored_computed -= 1  # the batch has counted the step that passes it over
             for sequence in request.live:
-                self.publication.interrupted(sequence)
+                self.publication.interrupted(sequence)  # the running step's tokens, too: it is carried out all the same
                 self.tables.release(sequence)
         else:
             self.waiting.remove(request)
@@ -230,7 +234,7 @@ class Scheduler:
             request.swapped = self.tables.swapping.swap_out(request, plan)
             self.recorder.num_swap_fallbacks += request.swapped is None
         for sequence in request.live:
-            self.publication.interrupted(sequence)
+            self.publication.preempted(sequence)
             self.tables.release(sequence)
             sequence.num_had_kv = max(sequence.num_had_kv, sequence.stored_computed)
             sequence.stored_computed = 0

@@ -75,6 +75,8 @@ class SpanLimit:
         (which precedes admission within a step), or by an eviction that leaves it fewer blocks to adopt than it
         costs.
         """
+        if not self._tables.ignores_repeated_look_ups:
+            return 1
         head, num_free = self._waiting.head, self._tables.pool.num_free
         if head.swapped is not None:
             return self._before_publication(self._while_blocks_last(most, num_free), lambda index, sequence: True)
@@ -89,6 +91,8 @@ class SpanLimit:
 
     def _before_publication(self, most: int, matters: Callable[[int, Sequence], bool]) -> int:
         """Steps before the first in which a member publishes a block (by its index in the table) that matters."""
+        if not self._publication.follows_decodes:
+            return most
         lead = self._publication.lead_tokens
         for num_steps in range(1, most):
             for sequence in self._running.batch.crossing(num_steps + lead).values():

@@ -14,12 +14,14 @@ from hydra.errors import InstantiationException
 from hydra.utils import instantiate
 from omegaconf import DictConfig
 
+from core.build import PrefixIndex
 from core.errors import InputError
 from core.interfaces import (
     AdmissionPolicy,
     AllocationPolicy,
     BatchPolicy,
     EvictionPolicy,
+    LeafRanking,
     Policy,
     PolicyEnv,
     PreemptionPolicy,
@@ -37,25 +39,40 @@ POLICY_BASES: Mapping[str, type[Policy]] = {
     "admission": AdmissionPolicy,
 }
 POLICY_GROUPS = tuple(POLICY_BASES)
+EVICTION_BASES: Mapping[PrefixIndex, type[Policy]] = {
+    PrefixIndex.HASH: EvictionPolicy,
+    PrefixIndex.RADIX: LeafRanking,
+}
+
+_OTHER_FORM: Mapping[type[Policy], str] = {
+    EvictionPolicy: ", or pool.prefix_index=radix with this one",
+    LeafRanking: " such as eviction=radix/lru, or pool.prefix_index=hash with this one",
+}
 
 PolicyFactory = type[Policy] | partial[Any]
 
 
-def bind_policy(config: DictConfig, group: str) -> partial[Any]:
+def policy_bases(form: PrefixIndex) -> Mapping[str, type[Policy]]:
+    """What the class of each policy group derives from, where the prefix index has this form."""
+    return {**POLICY_BASES, "eviction": EVICTION_BASES[form]}
+
+
+def bind_policy(config: DictConfig, group: str, base: type[Policy] | None = None) -> partial[Any]:
     """The class that the group names, with its parameters: `factory(env)` makes the policy.
 
-    Hydra must not see the environment, which it would turn into a DictConfig. Raises InputError.
+    It must derive from `base`, or else from what the group's policies usually derive from. Hydra must not see the
+    environment, which it would turn into a DictConfig. Raises InputError.
     """
-    _require_policy(find_class(str(config.get("_target_")), group), group)
+    _require_policy(find_class(str(config.get("_target_")), group), group, base)
     factory: partial[Any] = instantiate_one(config, group, _partial_=True)
-    return checked_policy(factory, group)
+    return checked_policy(factory, group, base)
 
 
-def checked_policy(factory: PolicyFactory, group: str) -> partial[Any]:
+def checked_policy(factory: PolicyFactory, group: str, base: type[Policy] | None = None) -> partial[Any]:
     """The factory, once it is known to make a policy of this group with the parameters it is bound to."""
     bound = factory if isinstance(factory, partial) else partial(factory)
     cls = bound.func
-    _require_policy(cls, group)
+    _require_policy(cls, group, base)
     takes = inspect.signature(cls).parameters
     takes_any = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in takes.values())
     unknown = [] if takes_any else [key for key in bound.keywords if key not in takes]
@@ -71,13 +88,21 @@ def class_of(factory: partial[Any]) -> Any:
     return factory.args[0].func
 
 
-def _require_policy(cls: Any, group: str) -> None:
-    base, name = POLICY_BASES[group], getattr(cls, "__qualname__", repr(cls))
+def _require_policy(cls: Any, group: str, base: type[Policy] | None) -> None:
+    base, name = base or POLICY_BASES[group], getattr(cls, "__qualname__", repr(cls))
     if not (isinstance(cls, type) and issubclass(cls, base)):
-        raise InputError(f"{group}: {name} is no {base.__name__}; expected a class derived from kvtwin.{base.__name__}")
+        hint = _OTHER_FORM.get(base, "") if _is_eviction(cls) else ""
+        raise InputError(
+            f"{group}: {name} is no {base.__name__}; expected a class derived from kvtwin.{base.__name__}{hint}"
+        )
     if inspect.isabstract(cls):
         missing = ", ".join(sorted(cls.__abstractmethods__))
         raise InputError(f"{group}: {name} does not define {missing}, which every {base.__name__} must")
+
+
+def _is_eviction(cls: Any) -> bool:
+    """Is it of one form or the other?"""
+    return isinstance(cls, type) and issubclass(cls, tuple(EVICTION_BASES.values()))
 
 
 def _built(factory: partial[Any], group: str, env: PolicyEnv) -> Policy:

@@ -9,7 +9,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from core.build import PolicyFactories, PoolConfig, build_scheduler
+from core.build import PolicyFactories, PoolConfig, PrefixIndex, build_scheduler
 from core.decision_log import DecisionLog, NoLog
 from core.errors import InputError
 from core.hardware import Hardware
@@ -17,7 +17,7 @@ from core.kv_group import KVGroup
 from core.model_shape import ModelShape
 from core.recorder import Recorder
 from core.scheduler import Scheduler, SchedulerConfig
-from kvtwin.binding import POLICY_GROUPS, PolicyFactory, bind_policy, checked_policy, instantiate_one
+from kvtwin.binding import PolicyFactory, bind_policy, checked_policy, instantiate_one, policy_bases
 from kvtwin.tokenizing import read_with_tokenizer
 from traces.generate import generate
 from traces.recipe import load_recipe
@@ -79,10 +79,12 @@ def load_experiment(
     """
     resolved = OmegaConf.to_container(config, resolve=True)
     assert isinstance(resolved, dict)
+    if config.pool.prefix_index == PrefixIndex.RADIX.value and config.preemption.get("mode") == "swap":
+        raise InputError("preemption.mode=swap: pool.prefix_index=radix cannot swap; expected recompute")
     given = policies or {}
     chosen = {
-        group: checked_policy(given[group], group) if group in given else bind_policy(config[group], group)
-        for group in POLICY_GROUPS
+        group: checked_policy(given[group], group, base) if group in given else bind_policy(config[group], group, base)
+        for group, base in policy_bases(PrefixIndex(config.pool.prefix_index)).items()
     }
     model = instantiate_one(config.model, "model")
     max_model_len = _limit(config.scheduler.max_model_len, default_max_model_len)
@@ -112,6 +114,8 @@ def load_experiment(
             config.pool.free_order,
             config.pool.first_block_id,
             config.pool.leaf_first,
+            config.pool.prefix_index,
+            config.pool.split_created,
         ),
         policies=PolicyFactories(**chosen),
         prefix_caching=config.scheduler.prefix_caching,

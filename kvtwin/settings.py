@@ -9,7 +9,9 @@ from typing import Any, NamedTuple
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from core.build import PrefixIndex
 from core.errors import InputError
+from core.radix_tree import SplitCreated
 from kvtwin.naming import no_such_key
 from traces.reading import FORMATS
 from traces.replay import Arrivals
@@ -98,6 +100,8 @@ RULES: Mapping[str, Rule] = {
     "pool.free_order": _one_of("unhashed_first", "append_all"),
     "pool.first_block_id": WHOLE,
     "pool.leaf_first": BOOLEAN,
+    "pool.prefix_index": _one_of(*(form.value for form in PrefixIndex)),
+    "pool.split_created": _one_of(*(when.value for when in SplitCreated)),
     "scheduler.max_num_seqs": COUNT,
     "scheduler.max_batch_tokens": COUNT,
     "scheduler.chunked_prefill": BOOLEAN,

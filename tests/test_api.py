@@ -13,7 +13,7 @@ import pytest
 from command import Kvtwin, in_folder, row, write_trace
 
 import kvtwin
-from kvtwin import EvictionPolicy, InputError, PriorityEviction
+from kvtwin import EvictionPolicy, InputError, LeafRanking, PriorityEviction
 from traces.reading import read_trace
 
 ROOT = Path(__file__).parents[1]
@@ -50,6 +50,24 @@ def test_a_policy_class_of_ones_own_decides():
     assert mine["metrics"]["prefix_hit_ratio"] < lru["metrics"]["prefix_hit_ratio"]
     assert mine["labels"]["eviction"] == "lastin"
     assert mine["config"]["eviction"] == {"_target_": f"{__name__}.LastIn"}
+
+
+class Shallow(LeafRanking):
+    """Evicts the leaf with the least before it."""
+
+    def rank(self, leaf):
+        return leaf.depth_pages, leaf.last_access
+
+
+def test_a_ranking_of_ones_own_decides_on_the_radix_tree():
+    tree = {"num_blocks": 150, "prefix_index": "radix"}
+    lru, mine = (
+        kvtwin.simulate("agent_sessions_sample", pool=tree, overrides=PRESSED, eviction=eviction).summary
+        for eviction in ("radix/lru", Shallow)
+    )
+    assert mine["labels"]["eviction"] == "shallow"
+    assert min(run["metrics"]["num_evictions"] for run in (lru, mine)) > 0
+    assert mine["decisions"]["digest"] != lru["decisions"]["digest"]
 
 
 def test_its_parameters_are_bound_and_told(tmp_path):

@@ -105,6 +105,8 @@ def defaults() -> DictConfig:
         ("pool.block_size_tokens", 0, "a whole number of at least 1"),
         ("pool.free_order", "newest", "one of unhashed_first, append_all"),
         ("pool.leaf_first", "yes", "true or false"),
+        ("pool.prefix_index", "trie", "one of hash, radix"),
+        ("pool.split_created", "never", "one of inherited, fresh"),
         ("seed", "x", "a whole number of at least 0"),
         ("decisions", "some", "one of full, digest, off"),
         ("fast_forward", "maybe", "true or false"),
@@ -155,6 +157,22 @@ def test_policies_check_their_own_parameters(refused):
     assert refused("sim", "preemption.mode=foo") == "preemption.mode=foo: expected recompute or swap"
     assert refused("sim", "admission.watermark=2").startswith("admission.watermark=2: expected a share of the pool")
     assert refused("sim", "eviction.depth=2") == "eviction.depth: LRU has no such parameter; it takes none"
+
+
+def test_each_form_of_the_prefix_index_has_its_own_policies(refused):
+    assert refused("sim", "pool.prefix_index=radix") == (
+        "eviction: LRU is no LeafRanking; expected a class derived from kvtwin.LeafRanking such as eviction=radix/lru,"
+        " or pool.prefix_index=hash with this one"
+    )
+    assert refused("sim", "eviction=radix/lfu") == (
+        "eviction: RadixLFU is no EvictionPolicy; expected a class derived from kvtwin.EvictionPolicy,"
+        " or pool.prefix_index=radix with this one"
+    )
+    tree = ("sim", "pool.prefix_index=radix", "eviction=radix/lru")
+    line = "preemption.mode=swap: pool.prefix_index=radix cannot swap; expected recompute"
+    assert refused(*tree, "preemption=swap") == line
+    line = "pool.prefix_index=radix: the tree holds one KV group of full attention, the model has 2 groups; expected"
+    assert refused(*tree, "model=gemma2_9b", "cost=linear", "pool.num_blocks=400").startswith(line)
 
 
 ROWS = [

@@ -84,14 +84,6 @@ def test_a_look_up_splits_too_so_that_a_lock_holds_no_more_than_was_found() -> N
     assert evict(tree, 4) == ["cd"]
 
 
-def test_peeking_changes_nothing() -> None:
-    tree = tree_of()
-    insert(tree, "abcd")
-    before = [(node.node_id, node.last_access) for node in tree.nodes()]
-    assert [tree.peek(list(text)) for text in ("", "x", "a", "abx", "abcd", "abcdef")] == [0, 0, 1, 2, 4, 4]
-    assert [(node.node_id, node.last_access) for node in tree.nodes()] == before
-
-
 def test_an_empty_text_touches_nothing() -> None:
     tree = tree_of()
     before = tree.root.last_access
@@ -307,7 +299,7 @@ def test_without_evictions_both_forms_find_the_same(texts: list[str]) -> None:
     for text in texts:
         keys = [text[: n + 1] for n in range(len(text))]
         found = index.leading(keys)
-        assert tree.match(keys).num_pages == len(found) == tree.peek(keys)
+        assert tree.match(keys).num_pages == len(found)
         missing = [Block(0) for _ in keys[len(found) :]]
         tree.insert(keys, [*found, *missing])
         index.insert(missing, keys[len(found) :])

@@ -40,7 +40,10 @@ def cases(draw: st.DrawFn) -> tuple[Trace, Settings]:
 @given(case=cases(), data=st.data())
 def test_integrity_after_every_step_of_random_runs(case: tuple[Trace, Settings], data: st.DataObject) -> None:
     """Requests of a random trace come at random steps and are cancelled at random moments, also while a step runs."""
-    trace, chosen = case
+    drive_at_random(*case, data)
+
+
+def drive_at_random(trace: Trace, chosen: Settings, data: st.DataObject) -> None:
     scheduler = scheduler_of(replace(chosen, spans=False))
     source = TraceSource(replace(trace, cancel_after_ps=None), ReplayConfig(chosen.block_size, Arrivals.ALL_AT_ONCE))
     coming = [given_input.request for given_input in source.pop_due(0)]

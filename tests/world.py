@@ -14,7 +14,7 @@ from core.build import PolicyFactories, PoolConfig, build_scheduler
 from core.columns import Arrays, gap_arrays, request_arrays, requests_of, step_arrays
 from core.content import BlockKeys, PrivateKeys
 from core.decision_log import DecisionLog, Event
-from core.interfaces import EvictionPolicy, PolicyEnv
+from core.interfaces import EvictionPolicy, LeafRanking, PolicyEnv
 from core.kv_group import KVGroup
 from core.plan import StepPlan, StepResult
 from core.recorder import Recorder
@@ -57,7 +57,8 @@ class Settings:
     free_order: str = "unhashed_first"
     keep_cancelled: bool = False
     publication: str = "schedule"
-    eviction: Callable[[PolicyEnv], EvictionPolicy] = LRU
+    eviction: Callable[[PolicyEnv], EvictionPolicy | LeafRanking] = LRU
+    prefix_index: str = "hash"
     preemption: Any = None  # a class instead of the one that goes with `priority` and `mode`
     admission: Any = None  # a class instead of `Reservation` with `full_prompt` and `watermark`
     leaf_first: bool = False
@@ -94,6 +95,7 @@ def scheduler_of(settings: Settings) -> Scheduler:
         settings.host_blocks,
         settings.free_order,
         leaf_first=settings.leaf_first,
+        prefix_index=settings.prefix_index,
     )
     return build_scheduler(
         config, pool, factories, DecisionLog(), Recorder(), settings.caching, settings.groups, settings.seed
@@ -247,8 +249,7 @@ class Bench:
 def check_integrity(scheduler: Scheduler) -> None:
     """Block states partition the pool, counts equal the tables, and the host holds what swapped requests need."""
     live = [sequence for request in scheduler.running for sequence in request.live]
-    tables = [[block for block in table if block is not None] for sequence in live for table in sequence.tables]
-    scheduler.tables.pool.check_integrity(tables)
+    scheduler.tables.check_integrity(live)
     for request in scheduler.waiting:
         assert not any(table for sequence in request.sequences for table in sequence.tables), (
             "a waiting request has blocks"

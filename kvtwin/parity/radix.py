@@ -7,7 +7,7 @@ operation with its arguments and results, the tree's shape after it as a checksu
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TypeVar
 
@@ -89,7 +89,7 @@ class _Replay:
         return results | {
             "evictable": self._tree.num_evictable_pages * self._page_size,
             "protected": self._tree.num_protected_pages * self._page_size,
-            "tree": zlib.crc32("".join(map(self._describe, self._tree.nodes())).encode()),
+            "tree": zlib.crc32("".join(map(self._describe, _in_order_of_pages(self._tree.root))).encode()),
         }
 
     def _describe(self, node: RadixNode[tuple[int, ...]]) -> str:
@@ -157,6 +157,15 @@ class _Replay:
         while node.node_id not in self._nodes and node.parent is not None:
             self._nodes[node.node_id] = node
             node = node.parent
+
+
+def _in_order_of_pages(root: RadixNode[tuple[int, ...]]) -> Iterator[RadixNode[tuple[int, ...]]]:
+    """All nodes, parents before children, children by their first pages."""
+    stack = [root]
+    while stack:
+        node = stack.pop()
+        yield node
+        stack.extend(child for _, child in sorted(node.children.items(), reverse=True))
 
 
 def _ranges(node: RadixNode[tuple[int, ...]]) -> list[list[int]]:

@@ -248,8 +248,8 @@ def test_what_a_policy_is_told_and_when() -> None:
         ("acquire", ["b"]),  # only those whose count rose from 0
         ("release", ["b"]),  # somebody still holds a
         ("pop", "p"),
+        ("evict", "c"),  # with the key that it loses, before the next is named
         ("pop", "q"),
-        ("evict", "c"),  # with the key that it loses
         ("evict", "b"),
     ]
 

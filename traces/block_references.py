@@ -86,7 +86,7 @@ def block_references(trace: Trace, block_tokens: int | None = None) -> BlockRefe
         block_tokens, offsets = trace.hash_block_tokens, trace.hash_ids.offsets
         blocks = _numbered(trace.hash_ids.values, _row_values(trace.hash_salt, offsets))
     elif trace.prompt_segments is not None:
-        block_tokens = block_tokens or DEFAULT_BLOCK_TOKENS
+        block_tokens = DEFAULT_BLOCK_TOKENS if block_tokens is None else block_tokens
         blocks, offsets = _blocks_of_text(trace, block_tokens)
     else:
         raise InputError(
@@ -119,14 +119,14 @@ def _blocks_of_text(trace: Trace, block_tokens: int) -> tuple[IntArray, IntArray
     """Numbers and offsets for prompts given as segments of a text: equal places of the text, equal block."""
     assert trace.prompt_segments is not None
     salts = [0] * trace.num_requests if trace.hash_salt is None else trace.hash_salt.tolist()
-    number: dict[tuple[int, bytes], int] = {}
+    number: dict[tuple[object, bytes], int] = {}
     blocks, offsets = [], [0]
     for row in range(trace.num_requests):
         places = _places(trace.prompt_segments.row(row))
-        block = -1 - salts[row]  # no block's number: prompts of different salts part at their roots
+        block: object = ("salt", salts[row])  # no block's number: prompts of different salts part at their roots
         for start in range(0, len(places), block_tokens):
-            block = number.setdefault((block, places[start : start + block_tokens].tobytes()), len(number))
-            blocks.append(block)
+            blocks.append(number.setdefault((block, places[start : start + block_tokens].tobytes()), len(number)))
+            block = blocks[-1]
         offsets.append(len(blocks))
     return np.array(blocks, dtype=np.int64), np.array(offsets, dtype=np.int64)
 

@@ -23,7 +23,8 @@ from traces.readers import (
     vidur,
     vllm_bench,
 )
-from traces.readers.source import BadRows, Head, RefuseBadRows, SkipBadRows, Source
+from traces.readers.bad_rows import BadRows, RefuseBadRows, SkipBadRows
+from traces.readers.source import Head, Source
 from traces.readers.texts import Encode
 from traces.schema import Trace
 
@@ -125,15 +126,15 @@ def _format_of(source: Source, name: str) -> Format:
         if candidate.recognises(head):
             return candidate
     start = head.first_line[:60]
-    raise InputError(f"{source.path}: format not recognised, it starts with {start!r}; known formats: {_known()}")
+    raise InputError(f"{source.path}: format not recognised, it starts with {start!r}; known formats: {_names()}")
 
 
 def _named(name: str) -> Format:
     for candidate in FORMATS:
         if candidate.name == name:
             return candidate
-    raise InputError(f"trace.format={name!r} is unknown; expected auto, or one of: {_known()}")
+    raise InputError(f"trace.format={name!r} is unknown; expected auto or one of: {_names()}")
 
 
-def _known() -> str:
-    return "; ".join(f"{known.name} ({known.description})" for known in FORMATS)
+def _names() -> str:
+    return ", ".join(known.name for known in FORMATS)

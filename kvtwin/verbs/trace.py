@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from importlib import import_module
-from importlib.util import find_spec
 
 from core.errors import InputError
 from kvtwin.naming import near_or_all
@@ -29,23 +28,13 @@ def run(args: Sequence[str]) -> int:
     if not args or args[0] in ("-h", "--help"):
         print(_usage())
         return 0
-    if args[0] not in _verbs():
-        raise InputError(f"no trace verb {args[0]!r}{near_or_all(args[0], _verbs())}")
-    run_verb: Callable[[Sequence[str]], int] = import_module(_module(args[0])).run
+    if args[0] not in TRACE_VERBS:
+        raise InputError(f"no trace verb {args[0]!r}{near_or_all(args[0], TRACE_VERBS)}")
+    run_verb: Callable[[Sequence[str]], int] = import_module(f"kvtwin.trace_verbs.{args[0]}").run
     return run_verb(args[1:])
 
 
 def _usage() -> str:
-    verbs = _verbs()
-    width = max(map(len, verbs), default=0)
-    lines = "\n".join(f"  {name:<{width}}  {text}" for name, text in verbs.items())
+    width = max(map(len, TRACE_VERBS))
+    lines = "\n".join(f"  {name:<{width}}  {text}" for name, text in TRACE_VERBS.items())
     return f"usage: kvtwin trace VERB FILE ... [--option value ...]\n\n{lines}\n\n{EXAMPLES}"
-
-
-def _verbs() -> dict[str, str]:
-    """Those whose module is there."""
-    return {name: text for name, text in TRACE_VERBS.items() if find_spec(_module(name)) is not None}
-
-
-def _module(name: str) -> str:
-    return f"kvtwin.trace_verbs.{name}"

@@ -20,11 +20,12 @@ import numpy as np
 
 from core.errors import InputError
 from traces.readers.agentic_session import Request, SessionReader
+from traces.readers.bad_rows import BadRow, BadRows, require_rows
 from traces.readers.block_ids import hash_column
 from traces.readers.chains import link_columns
 from traces.readers.documents import json_document, list_under, names
 from traces.readers.fields import MAX_TOKENS, whole_number
-from traces.readers.source import BadRow, BadRows, Head, Source, require_rows
+from traces.readers.source import Head, Source
 from traces.schema import Trace
 
 NAME = "agentic"

@@ -20,11 +20,12 @@ from collections.abc import Iterator, Sequence
 from decimal import Decimal
 from typing import Any, NamedTuple
 
+from traces.readers.bad_rows import BadRow, BadRows
 from traces.readers.block_ids import NewIds, whole_block_ids
 from traces.readers.chains import Chain, Link, later_ps
 from traces.readers.documents import object_at
 from traces.readers.fields import PS_PER_S, num_tokens, time_ps
-from traces.readers.source import BadRow, BadRows, Source
+from traces.readers.source import Source
 from traces.schema import IntArray
 
 MAX_NESTING = 16  # of sub-agents in sub-agents

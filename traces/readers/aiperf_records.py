@@ -13,8 +13,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from core.errors import InputError
+from traces.readers.bad_rows import BadRow, BadRows, parse_rows
 from traces.readers.fields import INT64_MAX, PS_PER_NS, json_object, num_tokens, required, whole_number
-from traces.readers.source import BadRow, BadRows, Head, Source, parse_rows
+from traces.readers.source import Head, Source
 from traces.schema import Trace
 
 NAME = "aiperf_records"

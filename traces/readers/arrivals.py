@@ -7,10 +7,11 @@ from typing import NamedTuple
 import numpy as np
 
 from traces.ragged import IntArray
+from traces.readers.bad_rows import BadRow, BadRows, require_rows
 from traces.readers.csv_columns import MISSING_S
 from traces.readers.csv_table import Rows
 from traces.readers.fields import INT64_MAX, PS_PER_S
-from traces.readers.source import BadRow, BadRows, Source, require_rows
+from traces.readers.source import Source
 
 _MAX_SPAN_S = INT64_MAX // PS_PER_S - 1
 

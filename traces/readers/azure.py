@@ -8,9 +8,10 @@ a second only where there is one.
 from __future__ import annotations
 
 from traces.readers.arrivals import since_first
+from traces.readers.bad_rows import BadRows
 from traces.readers.csv_columns import Column, Tokens
 from traces.readers.csv_table import CsvTable, header_names
-from traces.readers.source import BadRows, Head, Source
+from traces.readers.source import Head, Source
 from traces.readers.wall_clock import WallClock
 from traces.schema import Trace
 

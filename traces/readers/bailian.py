@@ -14,10 +14,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from traces.readers.bad_rows import BadRow, BadRows, parse_rows
 from traces.readers.block_ids import NewIds, hash_column, whole_block_ids
 from traces.readers.chains import Link, link_columns
 from traces.readers.fields import PS_PER_S, json_object, num_tokens, required, time_ps, whole_number
-from traces.readers.source import BadRow, BadRows, Head, Source, parse_rows
+from traces.readers.source import Head, Source
 from traces.schema import IntArray, Trace
 
 NAME = "bailian"

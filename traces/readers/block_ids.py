@@ -7,8 +7,8 @@ from collections.abc import Hashable, Sequence
 import numpy as np
 
 from traces.chaining import chained
+from traces.readers.bad_rows import BadRow
 from traces.readers.fields import named_ids
-from traces.readers.source import BadRow
 from traces.schema import IntArray, Ragged
 
 MAX_NEW_BLOCKS = 1 << 20  # of one prompt: 16 M tokens in blocks of 16. A row of more is a typing mistake

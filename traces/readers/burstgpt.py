@@ -10,9 +10,10 @@ recorded service took. Its `Session ID` is empty in every row of `Log Type` API 
 from __future__ import annotations
 
 from traces.readers.arrivals import on_own_clock
+from traces.readers.bad_rows import BadRows
 from traces.readers.csv_columns import Column, Labels, Seconds, Tokens, by_first_appearance
 from traces.readers.csv_table import CsvTable, header_names
-from traces.readers.source import BadRows, Head, Source
+from traces.readers.source import Head, Source
 from traces.schema import Trace
 
 NAME = "burstgpt"

@@ -9,9 +9,9 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from traces.ragged import IntArray
+from traces.readers.bad_rows import BadRow
 from traces.readers.csv_cells import MAX_DIGITS, BoolArray, Cells
 from traces.readers.fields import MAX_TOKENS, PS_PER_S, num_tokens
-from traces.readers.source import BadRow
 
 MISSING_S = -1  # whole seconds of a row that tells no time
 NUM_PLACES = 12  # a picosecond

@@ -11,9 +11,10 @@ import numpy as np
 
 from core.errors import InputError
 from traces.ragged import IntArray
+from traces.readers.bad_rows import BadRow, BadRows, require_rows
 from traces.readers.csv_cells import Cells
 from traces.readers.csv_columns import Column
-from traces.readers.source import BadRow, BadRows, LineBlock, Source, require_rows
+from traces.readers.source import LineBlock, Source
 
 _MAX_HEADER_CHARACTERS = 1 << 16
 _MAX_ROW_CHARACTERS = 1 << 20  # a row that is split into cells of a character or two takes twenty times its text

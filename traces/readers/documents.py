@@ -7,8 +7,9 @@ import re
 from typing import Any
 
 from core.errors import InputError
+from traces.readers.bad_rows import BadRow, shown
 from traces.readers.json_text import parse_json
-from traces.readers.source import BadRow, Head, Source, shown
+from traces.readers.source import Head, Source
 
 
 def names(head: Head, opening: str, *keys: str) -> bool:

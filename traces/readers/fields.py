@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from decimal import Decimal
 from typing import Any
 
+from traces.readers.bad_rows import BadRow
 from traces.readers.json_text import parse_json
-from traces.readers.source import BadRow
 
 INT64_MAX = 2**63 - 1
 MAX_TOKENS = 2**31 - 1

@@ -14,10 +14,11 @@ import numpy as np
 
 from core.errors import InputError
 from traces.readers.arrivals import on_own_clock
+from traces.readers.bad_rows import BadRows
 from traces.readers.csv_columns import Column, Kind, ObjectIds, Seconds, WholeNumber
 from traces.readers.csv_table import CsvTable, header_names
 from traces.readers.object_stream import object_trace
-from traces.readers.source import BadRows, Head, Source
+from traces.readers.source import Head, Source
 from traces.schema import Trace
 
 NAME = "libcachesim_csv"

@@ -12,10 +12,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from traces.readers.bad_rows import BadRow, BadRows, require_rows
 from traces.readers.block_ids import NewIds, hash_column
 from traces.readers.chains import Chain, Link, later_ps, link_columns
 from traces.readers.fields import PS_PER_NS, json_object, num_tokens, required, time_ps, whole_numbers
-from traces.readers.source import BadRow, BadRows, Head, Source, require_rows
+from traces.readers.source import Head, Source
 from traces.readers.texts import TEXT_BLOCK_TOKENS
 from traces.schema import IntArray, Trace
 

@@ -19,11 +19,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from traces.readers.bad_rows import BadRow, BadRows, parse_rows
 from traces.readers.block_ids import hash_column
 from traces.readers.chains import link_columns
 from traces.readers.fields import json_object
 from traces.readers.mooncake_row import Row, RowParser
-from traces.readers.source import BadRow, BadRows, Head, Source, parse_rows
+from traces.readers.source import Head, Source
 from traces.readers.texts import TEXT_BLOCK_TOKENS, Encode, tokenizer_for
 from traces.schema import IntArray, Trace
 

@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from traces.readers.bad_rows import BadRow
 from traces.readers.block_ids import NewIds
 from traces.readers.chains import Chain, Link, later_ps
 from traces.readers.fields import PS_PER_MS, block_ids, json_object, num_tokens, required, time_ps
-from traces.readers.source import BadRow
 from traces.readers.texts import Encode, encoded
 from traces.schema import IntArray
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from traces.ragged import IntArray, Ragged
+from traces.readers.bad_rows import BadRows
 from traces.readers.fields import MAX_TOKENS
-from traces.readers.source import BadRows, Source
+from traces.readers.source import Source
 from traces.schema import Trace
 
 

@@ -16,9 +16,10 @@ import numpy.typing as npt
 from core.errors import InputError
 from traces.ragged import IntArray
 from traces.readers.arrivals import on_own_clock
+from traces.readers.bad_rows import BadRows, require_rows
 from traces.readers.csv_table import Rows
 from traces.readers.object_stream import object_trace
-from traces.readers.source import BadRows, Head, Source, require_rows
+from traces.readers.source import Head, Source
 from traces.schema import Trace
 
 NAME = "oracle_general"

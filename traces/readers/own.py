@@ -17,10 +17,11 @@ from typing import Any
 import numpy as np
 
 from core.errors import InputError
+from traces.readers.bad_rows import BadRow, BadRows, parse_rows, require_rows
 from traces.readers.fields import json_object
 from traces.readers.own_header import Header, parse_header
 from traces.readers.own_row import OPTIONAL_KEYS, Row, RowParser
-from traces.readers.source import BadRow, BadRows, Head, Source, parse_rows, require_rows
+from traces.readers.source import Head, Source
 from traces.schema import Ragged, Trace
 
 NAME = "kvtwin"

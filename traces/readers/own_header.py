@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from traces.readers.bad_rows import BadRow
 from traces.readers.fields import json_object, whole_number
-from traces.readers.source import BadRow
 from traces.schema import Trace
 
 SCHEMA = "trace/1"

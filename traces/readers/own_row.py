@@ -8,6 +8,7 @@ from difflib import get_close_matches
 from functools import partial
 from typing import Any, NamedTuple
 
+from traces.readers.bad_rows import BadRow
 from traces.readers.fields import (
     MAX_TOKENS,
     PS_PER_S,
@@ -19,7 +20,6 @@ from traces.readers.fields import (
     whole_number,
     whole_numbers,
 )
-from traces.readers.source import BadRow
 
 _seconds_ps = partial(time_ps, ps_per_unit=PS_PER_S)
 

@@ -10,9 +10,10 @@ import numpy as np
 
 from core.errors import InputError
 from traces.parquet import DESCRIPTION, METADATA_KEY, NAME, TIME_DIGITS, arrow
+from traces.readers.bad_rows import BadRow, BadRows, require_rows
 from traces.readers.own_header import SCHEMA, Header, parse_header
 from traces.readers.own_row import OPTIONAL_KEYS
-from traces.readers.source import BadRow, BadRows, Head, Source, require_rows
+from traces.readers.source import Head, Source
 from traces.schema import IntArray, Ragged, Trace
 
 __all__ = ["DESCRIPTION", "NAME", "read", "recognises"]

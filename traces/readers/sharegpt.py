@@ -17,11 +17,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from core.errors import InputError
+from traces.readers.bad_rows import BadRow, BadRows, require_rows
 from traces.readers.block_ids import NewIds, hash_column
 from traces.readers.chains import Chain, Link, link_columns
 from traces.readers.documents import json_document, names, object_at
 from traces.readers.fields import num_tokens
-from traces.readers.source import BadRow, BadRows, Head, Source, require_rows
+from traces.readers.source import Head, Source
 from traces.readers.texts import TEXT_BLOCK_TOKENS, Encode, encoded, tokenizer_for
 from traces.schema import IntArray, Trace
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from core.errors import InputError
-from traces.readers.source import BadRow, Source
+from traces.readers.bad_rows import BadRow
+from traces.readers.source import Source
 
 Encode = Callable[[str], Sequence[int]]
 TEXT_BLOCK_TOKENS = 16  # of formats that have tokens and no blocks of their own

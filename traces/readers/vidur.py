@@ -11,9 +11,10 @@ from __future__ import annotations
 import numpy as np
 
 from traces.readers.arrivals import on_own_clock
+from traces.readers.bad_rows import BadRows
 from traces.readers.csv_columns import Column, Seconds, Tokens
 from traces.readers.csv_table import CsvTable, header_names
-from traces.readers.source import BadRows, Head, Source
+from traces.readers.source import Head, Source
 from traces.schema import Trace
 
 NAME = "vidur"

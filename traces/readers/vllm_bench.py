@@ -12,9 +12,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from core.errors import InputError
+from traces.readers.bad_rows import BadRow, BadRows, require_rows
 from traces.readers.documents import json_document, list_under, names
 from traces.readers.fields import INT64_MAX, PS_PER_S, num_tokens
-from traces.readers.source import BadRow, BadRows, Head, Source, require_rows
+from traces.readers.source import Head, Source
 from traces.schema import Trace
 
 NAME = "vllm_bench"

@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from traces.ragged import IntArray
+from traces.readers.bad_rows import BadRow
 from traces.readers.csv_cells import BoolArray, Cells, digits, fractions
 from traces.readers.csv_columns import NUM_PLACES, Parsed
-from traces.readers.source import BadRow
 
 _DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 _TIMESTAMP = re.compile(r"(\d{4}-\d\d-\d\d)[ T](\d\d):(\d\d):(\d\d)(?:\.(\d{1,12}))?(?:Z|\+00:00)?", re.ASCII)

@@ -39,6 +39,8 @@ def export(trace: Trace, tool: str, folder: Path) -> Exported:
     """
     if tool not in TOOLS:
         raise InputError(f"--for {tool}: no such load tool{near_or_all(tool, TOOLS)}")
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"{folder}: is a file; expected a folder, --out DIR")
     folder.mkdir(parents=True, exist_ok=True)
     return TOOLS[tool](trace, folder)
 

@@ -76,7 +76,7 @@ def step_arrays(recorder: Recorder, requests: Iterable[Request], pool_num_blocks
     duration_ps = _ints(recorder.step_duration_ps)
     first = np.cumsum(num_steps) - num_steps  # place of each plan's first step
     last = np.cumsum(num_steps) - 1
-    start_ps = _start_ps(recorder)
+    start_ps, ahead = _start_ps(recorder), int(recorder.decides_ahead)
     num_decodes = np.repeat(_ints(recorder.plan_num_decodes), num_steps)
     steps_before = np.arange(len(duration_ps)) - np.repeat(first, num_steps)  # within the plan
     num_running = np.repeat(_ints(recorder.plan_num_running), num_steps)
@@ -96,9 +96,9 @@ def step_arrays(recorder: Recorder, requests: Iterable[Request], pool_num_blocks
         "num_cached_blocks": cached,
         "num_orphan_blocks": orphans,
         "num_free_blocks": free,
-        "num_referenced_blocks_after": _replaced(referenced, last, recorder.plan_referenced_blocks_after),
-        "num_cached_blocks_after": _replaced(cached, last, recorder.plan_cached_blocks_after),
-        "num_orphan_blocks_after": _replaced(orphans, last, recorder.plan_orphan_blocks_after),
+        "num_referenced_blocks_after": _after(referenced, last, recorder.plan_referenced_blocks_after, ahead),
+        "num_cached_blocks_after": _after(cached, last, recorder.plan_cached_blocks_after, ahead),
+        "num_orphan_blocks_after": _after(orphans, last, recorder.plan_orphan_blocks_after, ahead),
         "num_preemptions": _placed(recorder.plan_num_preempted, first, len(duration_ps)),
         "num_swapped_blocks": _placed(recorder.plan_num_swapped_blocks, first, len(duration_ps)),
     }
@@ -157,8 +157,8 @@ def _placed(plan_column: list[int], first: Ints, num_steps: int) -> Ints:
     return column
 
 
-def _replaced(step_column: Ints, last: Ints, plan_column: list[int]) -> Ints:
-    """The steps' own values, but for the last step of each plan the plan's, [num_steps]."""
-    column = step_column.copy()
+def _after(step_column: Ints, last: Ints, plan_column: list[int], num_decided_ahead: int) -> Ints:
+    """What held when each step had ended, [num_steps]: within a plan what the newest step decided by then had taken."""
+    column = np.roll(step_column, -num_decided_ahead)
     column[last] = _ints(plan_column)
     return column

@@ -61,6 +61,7 @@ class StepPlan:
     admitted: list[Request] = field(default_factory=list)
     hit_tokens: dict[int, int] = field(default_factory=dict)  # request id -> prefix hit of this step's admission
     preempted: list[Request] = field(default_factory=list)
+    num_preempted: int = 0  # with those of empty plans just before
     blocked: list[Request] = field(default_factory=list)  # one entry per failed attempt to allocate
     rejected: list[Request] = field(default_factory=list)  # by the admission policy, and so done
 

@@ -46,6 +46,11 @@ class Recorder:
         """Nothing is carried out, but requests may have been preempted."""
         self._num_preempted_before += len(plan.preempted)
 
+    def pop_preempted_before(self) -> int:
+        """Preempted in the empty plans since the last one with work."""
+        number, self._num_preempted_before = self._num_preempted_before, 0
+        return number
+
     def on_steps(self, pool: BlockPool, num_steps: int) -> None:
         """So many steps began, and the first of them has taken its blocks; the others took none."""
         self.step_referenced_blocks += [pool.num_referenced] * num_steps
@@ -63,13 +68,12 @@ class Recorder:
         self.plan_num_regular_gaps.append(plan.num_decodes - len(plan.late))
         self.plan_num_lost_decodes.append(plan.num_lost_decodes)
         self.plan_num_running.append(plan.num_running)
-        self.plan_num_preempted.append(len(plan.preempted) + self._num_preempted_before)
+        self.plan_num_preempted.append(plan.num_preempted)
         self.plan_num_swapped_blocks.append(len(plan.swap_outs) + len(plan.swap_ins))
         self.plan_referenced_blocks_after.append(pool.num_referenced)
         self.plan_cached_blocks_after.append(pool.num_cached)
         self.plan_orphan_blocks_after.append(pool.index.num_orphans)
         self.step_duration_ps.extend(durations_ps)
-        self._num_preempted_before = 0
 
     def on_late_token(self, gap_ps: int) -> None:
         self.late_gaps_ps.append(gap_ps)

@@ -211,6 +211,7 @@ class Scheduler:
         plan.decode_context_tokens = batch.context_tokens - held_tokens + plan.num_decodes
         if not self.config.single_steps:
             plan.max_steps = self._span_limit.num_steps(plan)
+        plan.num_preempted = len(plan.preempted) + self.recorder.pop_preempted_before()
         self._in_flight = plan
         self.recorder.on_steps(self.tables.pool, 1)
         batch.clock += 1

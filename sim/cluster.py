@@ -41,22 +41,26 @@ class Replica:
 
     def take(self, given: Input) -> None:
         """An arrival or a cancellation, now."""
-        scheduler, now_ps = self._scheduler, int(self._env.now)
+        now_ps = int(self._env.now)
         if self._plan is not None:
-            scheduler.extend(self._plan, self._executor.begun(now_ps))
-        if given.kind is InputKind.ARRIVE:
-            is_queued = scheduler.add(given.request, now_ps)
-            if not is_queued:
-                self.on_done([given.request])
-            must_cut = is_queued and scheduler.wants_step_now(given.request)
-        else:
-            scheduler.cancel(given.request, now_ps)
-            self.on_done([given.request])
-            must_cut = True
+            self._scheduler.extend(self._plan, self._executor.begun(now_ps))
+        must_cut = self._hand_over(given)
         if self._plan is None:
             self._wake_after(0)
         elif must_cut:
             self._wake_after(self._executor.cut(now_ps) - now_ps)
+
+    def _hand_over(self, given: Input) -> bool:
+        """Tells the scheduler. Returns whether the next step may be another because of it."""
+        scheduler, now_ps = self._scheduler, int(self._env.now)
+        if given.kind is InputKind.ARRIVE:
+            is_queued = scheduler.add(given.request, now_ps)
+            if not is_queued:
+                self.on_done([given.request])
+            return is_queued and scheduler.wants_step_now(given.request)
+        scheduler.cancel(given.request, now_ps)
+        self.on_done([given.request])
+        return True
 
     def _wake_after(self, delay_ps: int) -> None:
         if self._alarm is not None and self._plan is None:
@@ -84,10 +88,14 @@ class Replica:
         if plan is None:
             return  # nothing to do until the next input
         if not plan.is_empty:
-            self._plan = plan
-            self._wake_after(self._executor.submit(plan) - now_ps)
+            self._start(plan)
         if plan.rejected:
             self.on_done(plan.rejected)
+
+    def _start(self, plan: StepPlan) -> None:
+        """The plan runs from now on."""
+        self._plan = plan
+        self._wake_after(self._executor.submit(plan) - int(self._env.now))
 
 
 class Source:

@@ -22,13 +22,13 @@ class CostExecutor:
     def submit(self, plan: StepPlan) -> int:
         """Starts the plan's span and returns when it ends."""
         work = work_of(plan)
-        self._start_ps = plan.now_ps
+        self._start_ps = plan.start_ps
         if plan.max_steps == 1:
             self._durations_ps = (self._cost.step_ps(work),)
         else:
             self._durations_ps = self._cost.decode_span_ps(work, plan.max_steps)
         self._ends_ps = []
-        return plan.now_ps + sum(self._durations_ps)
+        return self._start_ps + sum(self._durations_ps)
 
     def begun(self, now_ps: int) -> Sequence[int]:
         """Durations of the steps that had begun before `now_ps`: at least the first, at most the whole span."""

@@ -6,6 +6,7 @@ import simpy
 
 from core.scheduler import Scheduler
 from core.source import RequestSource
+from sim.async_replica import AsyncReplica
 from sim.cluster import Replica, Source
 from sim.cost_model import CostModel
 from sim.executor import CostExecutor
@@ -18,6 +19,7 @@ def run_simulation(source: RequestSource, scheduler: Scheduler, cost: CostModel)
     refused for ever) are left in the scheduler with the outcome UNFINISHED.
     """
     env = simpy.Environment(initial_time=0)
-    Source(env, source, Replica(env, scheduler, CostExecutor(cost)))
+    kind = AsyncReplica if scheduler.config.async_scheduling else Replica
+    Source(env, source, kind(env, scheduler, CostExecutor(cost)))
     env.run()
     return int(env.now)

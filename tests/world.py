@@ -57,6 +57,7 @@ class Settings:
     free_order: str = "unhashed_first"
     keep_cancelled: bool = False
     publication: str = "schedule"
+    asynchronous: bool = False
     eviction: Callable[[PolicyEnv], EvictionPolicy | LeafRanking] = LRU
     prefix_index: str = "hash"
     preemption: Any = None  # a class instead of the one that goes with `priority` and `mode`
@@ -87,6 +88,7 @@ def scheduler_of(settings: Settings) -> Scheduler:
         max_model_len=settings.max_model_len,
         keep_cancelled_registrations=settings.keep_cancelled,
         publication=settings.publication,
+        async_scheduling=settings.asynchronous,
         single_steps=not settings.spans,
     )
     pool = PoolConfig(

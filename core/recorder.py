@@ -80,3 +80,9 @@ class Recorder:
 
     def on_done(self, request: Request) -> None:
         self.done.append(request)
+
+    def forget_steps_not_run(self) -> None:
+        """A run that is stopped leaves plans in flight, which have counted blocks for steps that did not happen."""
+        num_steps = len(self.step_duration_ps)
+        for column in (self.step_referenced_blocks, self.step_cached_blocks, self.step_orphan_blocks):
+            del column[num_steps:]

@@ -15,6 +15,7 @@ from core.admission import Admissions
 from core.block_tables import BlockTables
 from core.decision_log import DecisionLog, Event
 from core.emission import Emission
+from core.errors import InputError
 from core.growth import Growth
 from core.interfaces import (
     AdmissionPolicy,
@@ -62,6 +63,10 @@ class SchedulerConfig:
     publication: str = "schedule"
     async_scheduling: bool = False
     single_steps: bool = False
+
+    def __post_init__(self) -> None:
+        if self.async_scheduling and self.publication != "schedule":
+            raise InputError("scheduler.publication=step_end: async scheduling publishes at schedule")
 
 
 @dataclass(frozen=True, slots=True)

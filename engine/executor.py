@@ -47,6 +47,13 @@ class StepOutput(NamedTuple):
     stopped: frozenset[int]
 
 
+class PreparedStep(NamedTuple):
+    """A plan, and what it says of sequences that the scheduler may change before the step is run."""
+
+    plan: StepPlan
+    rows: SequenceOf[StepRow]
+
+
 class BlockMemory(Protocol):
     """What whole blocks are copied in: keys and values, and their shadow."""
 
@@ -86,10 +93,14 @@ class TorchExecutor:
     def num_near_ties(self) -> int:
         return len(self.near_ties)
 
-    def run(self, plan: StepPlan) -> StepOutput:
+    def prepare(self, plan: StepPlan) -> PreparedStep:
+        """To be called when the plan has just been scheduled."""
+        return PreparedStep(plan, self._rows(plan))
+
+    def run(self, step: PreparedStep) -> StepOutput:
         """Computes the step. Raises ShadowError where a sequence would read KV that is not its own."""
+        plan, rows = step
         self._move_blocks(plan)
-        rows = self._rows(plan)
         if not rows:  # every running request was preempted, and its blocks copied out
             return StepOutput({}, frozenset())
         batch = self._pack(rows)
@@ -133,7 +144,14 @@ class TorchExecutor:
     def _rows(self, plan: StepPlan) -> list[StepRow]:
         """The step's work, single tokens first: the order in which a batch is packed."""
         rows = [
-            StepRow(sequence, self.tokens.of(sequence), start, num_new, start + num_new == sequence.num_known)
+            StepRow(
+                sequence,
+                self.tokens.of(sequence),
+                start,
+                num_new,
+                start + num_new == sequence.num_known,
+                self._block_ids(sequence),
+            )
             for sequence, start, num_new in plan.scheduled()
         ]
         rows.sort(key=lambda row: row.num_new > 1)
@@ -141,8 +159,7 @@ class TorchExecutor:
 
     def _pack(self, rows: SequenceOf[StepRow]) -> BatchInput:
         items = [
-            BatchItem(row.tokens.known[row.start : row.end], row.start, self._block_ids(row.sequence), row.wants_logits)
-            for row in rows
+            BatchItem(row.tokens.known[row.start : row.end], row.start, row.block_ids, row.wants_logits) for row in rows
         ]
         return build_batch(items, self._kv.block_size, self._decoder.device)
 

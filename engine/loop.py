@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from core.errors import InputError
 from core.inputs_log import InputsLog
@@ -11,30 +11,16 @@ from core.plan import StepPlan, StepResult
 from core.scheduler import Scheduler
 from core.source import InputKind, RequestSource
 from engine.clock import EngineClock
-from engine.executor import StepOutput
+from engine.executor import PreparedStep, StepOutput
 from engine.interrupt import DeferredInterrupt
 
 
 class StepExecutor(Protocol):
-    """Carries a plan out; returns when it is done."""
+    """Carries a plan out: `prepare` when it is scheduled, `run` when its turn has come; returns when it is done."""
 
-    def run(self, plan: StepPlan) -> StepOutput: ...
+    def prepare(self, plan: StepPlan) -> PreparedStep: ...
 
-
-class EngineRun(NamedTuple):
-    """When the run ended on its own time, and whether the user stopped it before its source was exhausted."""
-
-    end_ps: int
-    interrupted: bool
-
-
-def run_engine(
-    source: RequestSource, scheduler: Scheduler, executor: StepExecutor, clock: EngineClock, inputs_log: InputsLog
-) -> EngineRun:
-    """Replays the source to its end, or to the first Ctrl-C. Raises InputError for a scheduler it cannot follow."""
-    loop = EngineLoop(source, scheduler, executor, clock, inputs_log)
-    interrupted = run_by_turns([loop], [1])
-    return EngineRun(loop.now_ps, interrupted)
+    def run(self, step: PreparedStep) -> StepOutput: ...
 
 
 def run_by_turns(loops: Sequence[EngineLoop], num_steps_a_turn: Sequence[int]) -> bool:
@@ -92,8 +78,12 @@ class EngineLoop:
         self._take_inputs(self.now_ps)
         plan = self._next_plan()
         if plan is not None:
-            self._run_step(plan)
+            self._run_step(self._executor.prepare(plan))
             return True
+        return self._jump_to_next_input()
+
+    def _jump_to_next_input(self) -> bool:
+        """Returns whether there is one."""
         next_ps = self._source.next_ps()
         if next_ps is None:
             return False
@@ -123,13 +113,14 @@ class EngineLoop:
             self._source.on_done(request, self.now_ps)
         return None if plan.is_empty else plan
 
-    def _run_step(self, plan: StepPlan) -> None:
-        tokens, stopped = self._executor.run(plan)
+    def _run_step(self, step: PreparedStep) -> None:
+        plan = step.plan
+        tokens, stopped = self._executor.run(step)
         reading_ps = self._clock.read_ps()
         duration_ps = max(1, reading_ps - self._mark_ps)
         self._mark_ps = reading_ps
-        self._inputs_log.ran(plan.step, plan.now_ps, duration_ps)
-        end_ps = plan.now_ps + duration_ps
+        self._inputs_log.ran(plan.step, plan.start_ps, duration_ps)
+        end_ps = plan.start_ps + duration_ps
         self._take_inputs(end_ps)
         for request in self._scheduler.commit(plan, StepResult((duration_ps,), tokens, stopped)):
             if request.num_produced_tokens < request.num_output_tokens * request.num_samples:

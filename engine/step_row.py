@@ -9,13 +9,17 @@ from engine.tokens import SequenceTokens
 
 
 class StepRow(NamedTuple):
-    """`num_new` tokens from position `start` on; logits are wanted where they reach the end of the known text."""
+    """`num_new` tokens from position `start` on; logits are wanted where they reach the end of the known text.
+
+    `block_ids` is the sequence's block table when the step was decided.
+    """
 
     sequence: Sequence
     tokens: SequenceTokens
     start: int
     num_new: int
     wants_logits: bool
+    block_ids: list[int]
 
     @property
     def end(self) -> int:

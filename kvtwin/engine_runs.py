@@ -20,9 +20,10 @@ from core.plan import StepPlan
 from core.scheduler import Scheduler
 from core.units import PS_PER_S
 from engine.clock import DriftProbe, EngineClock, ProbeReading, engine_clock
-from engine.executor import Sampling, StepOutput, TorchExecutor
+from engine.executor import PreparedStep, Sampling, StepOutput, TorchExecutor
 from engine.kv_cache import PagedKV, allocate_kv, kv_block_bytes
 from engine.loop import EngineLoop, run_by_turns
+from engine.run import new_loop
 from engine.shadow import Shadow
 from engine.tokens import TokenStore
 from kvtwin.binding import PolicyFactory
@@ -57,10 +58,13 @@ class _Observed:
     progress: Progress
     works: list[StepWork] = field(default_factory=list)
 
-    def run(self, plan: StepPlan) -> StepOutput:
-        self.works.append(work_of(plan))
+    def prepare(self, plan: StepPlan) -> PreparedStep:
+        return self.executor.prepare(plan)
+
+    def run(self, step: PreparedStep) -> StepOutput:
+        self.works.append(work_of(step.plan))
         self.progress.show(len(self.scheduler.recorder.done))
-        return self.executor.run(plan)
+        return self.executor.run(step)
 
 
 @dataclass(frozen=True)
@@ -85,7 +89,7 @@ class EngineRunner:
         clock = engine_clock(setup.settings.clock, DriftProbe())
         observed = _Observed(executor, scheduler, progress)
         inputs = InputsLog()
-        loop = EngineLoop(setup.experiment.source(), scheduler, observed, clock, inputs)
+        loop = new_loop(setup.experiment.source(), scheduler, observed, clock, inputs)
         return EngineSession(setup, loop, scheduler, observed, clock, inputs, shadow)
 
     def _shadow(self) -> Shadow | None:
@@ -134,7 +138,9 @@ class EngineSession:
     def finish(self, interrupted: bool) -> EngineResult:
         """The records of the run. Raises InputError if it came to its end and no request of the trace could run."""
         experiment, recorder = self.setup.experiment, self.scheduler.recorder
-        if not interrupted:
+        if interrupted:
+            recorder.forget_steps_not_run()
+        else:
             check_any_ran(experiment, recorder.done)
         wall_s, cpu_s = self.start_s
         records = collect_records(

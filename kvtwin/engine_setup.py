@@ -71,6 +71,11 @@ def load_engine_setup(
     if experiment.pool.num_blocks is None:
         raise InputError("pool.num_blocks=unbounded: the engine's KV memory is finite; expected a number or auto")
     mode = _output_mode(config, experiment.trace)
+    if mode == "eos" and experiment.scheduler.async_scheduling:
+        raise InputError(
+            "engine.output=eos: under scheduler.async_scheduling=true a step is decided before the last one's token"
+            " shows an end, which a replay cannot repeat; expected forced_length or forced_tokens"
+        )
     if mode == "forced_tokens":
         experiment = experiment.with_recorded_outputs()
     tokens = TraceTokens(experiment.trace, loaded.codec.encode_corpus(corpus_text()), shape.vocab_size)

@@ -105,6 +105,8 @@ def load_experiment(
             long_prefill_threshold_tokens=config.scheduler.long_prefill_threshold_tokens,
             max_model_len=max_model_len,
             keep_cancelled_registrations=config.scheduler.keep_cancelled_registrations,
+            publication=config.scheduler.publication,
+            async_scheduling=config.scheduler.async_scheduling,
             single_steps=single_steps,
         ),
         pool=PoolConfig(

@@ -109,6 +109,8 @@ RULES: Mapping[str, Rule] = {
     "scheduler.long_prefill_threshold_tokens": WHOLE,
     "scheduler.max_model_len": _whole(1, "auto", "unbounded"),
     "scheduler.keep_cancelled_registrations": BOOLEAN,
+    "scheduler.publication": _one_of("schedule", "step_end"),
+    "scheduler.async_scheduling": BOOLEAN,
     "slo.ttft_s": _or_null(POSITIVE),
     "slo.tpot_s": _or_null(POSITIVE),
     "cost.path": Rule(TEXT.allows, "a file that `kvtwin calibrate` wrote, cost.path=FILE"),

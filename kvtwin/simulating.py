@@ -11,7 +11,6 @@ from omegaconf import DictConfig, OmegaConf
 from core.errors import InputError
 from core.hardware import Hardware
 from core.model_shape import ModelShape
-from core.recorder import Recorder
 from core.request import Request
 from engine.interrupt import DeferredInterrupt
 from kvtwin.binding import PolicyFactory, instantiate_one
@@ -120,18 +119,10 @@ def simulate_records(experiment: Experiment, cost: CostModel) -> RunRecords:
         try:
             run_simulation(experiment.source(), scheduler, watched)
         except Stopped:
-            _forget_plan_in_flight(scheduler.recorder)
+            scheduler.recorder.forget_steps_not_run()
     spent = Cost(time.perf_counter() - wall_s, time.process_time() - cpu_s)
     check_any_ran(experiment, done)
     return collect_records(experiment, scheduler, "sim", spent, interrupted=interrupt.requested)
-
-
-def _forget_plan_in_flight(recorder: Recorder) -> None:
-    """A plan that was scheduled but never priced has counted blocks for a step that did not happen."""
-    num_steps = len(recorder.step_duration_ps)
-    del recorder.step_referenced_blocks[num_steps:]
-    del recorder.step_cached_blocks[num_steps:]
-    del recorder.step_orphan_blocks[num_steps:]
 
 
 def check_any_ran(experiment: Experiment, done: Sequence[Request]) -> None:

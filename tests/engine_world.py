@@ -20,9 +20,9 @@ from engine.clock import EngineClock
 from engine.decoder_shape import DecoderShape
 from engine.executor import Sampling, TorchExecutor
 from engine.kv_cache import allocate_kv
-from engine.loop import EngineRun, run_engine
 from engine.model import Decoder
 from engine.output_mode import ForcedLength, OutputMode
+from engine.run import EngineRun, run_engine
 from engine.shadow import Shadow
 from engine.tokens import PromptTokens, TokenStore
 from engine.weights import random_weights

@@ -23,9 +23,9 @@ from core.request import Outcome
 from engine.clock import DriftProbe, EngineClock, engine_clock
 from engine.decoder_shape import DecoderShape
 from engine.executor import Sampling, TorchExecutor
-from engine.loop import run_engine
 from engine.model import Decoder
 from engine.output_mode import EndOfSequence, ForcedTokens
+from engine.run import run_engine
 from engine.smollm2 import fetch_smollm2_135m, find_smollm2_135m
 from engine.tokenizer import BPECodec
 from engine.weights import TOKENIZER_FILE, load_weights
@@ -203,11 +203,11 @@ class InterruptedExecutor(TorchExecutor):
 
     num_presses = 1
 
-    def run(self, plan):
-        if plan.step == 5:
+    def run(self, step):
+        if step.plan.step == 5:
             for _ in range(self.num_presses):
                 signal.raise_signal(signal.SIGINT)
-        return super().run(plan)
+        return super().run(step)
 
 
 class ImpatientExecutor(InterruptedExecutor):

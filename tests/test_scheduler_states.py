@@ -22,7 +22,7 @@ from core.interfaces import (
     SchedulerView,
     Shortage,
 )
-from core.plan import StepResult
+from core.plan import StepPlan, StepResult
 from core.request import Outcome, Request, Status
 from core.units import PS_PER_S
 from traces.replay import Arrivals, ReplayConfig, TraceSource
@@ -48,6 +48,7 @@ def drive_at_random(trace: Trace, chosen: Settings, data: st.DataObject) -> None
     source = TraceSource(replace(trace, cancel_after_ps=None), ReplayConfig(chosen.block_size, Arrivals.ALL_AT_ONCE))
     coming = [given_input.request for given_input in source.pop_due(0)]
     alive: list[Request] = []
+    running: StepPlan | None = None  # under async scheduling, while the next is decided
     for now in range(400):
         for _ in range(data.draw(st.integers(0, 2)) if coming else 0):
             alive.append(coming.pop())
@@ -63,8 +64,11 @@ def drive_at_random(trace: Trace, chosen: Settings, data: st.DataObject) -> None
         if who is not None and cancelled == "during":
             scheduler.cancel(who, now)
             check_integrity(scheduler)
-        if plan is not None and not plan.is_empty:
-            scheduler.commit(plan, StepResult((1,)))
+        if plan is not None and plan.is_empty:
+            plan = None
+        due, running = (running, plan) if chosen.asynchronous else (plan, None)
+        if due is not None:
+            scheduler.commit(due, StepResult((1,)))
         check_integrity(scheduler)
         if not coming and not scheduler.running and not scheduler.waiting:
             break

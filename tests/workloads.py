@@ -75,6 +75,7 @@ def prefixes(draw: st.DrawFn, block_size: int, prompts: list[int]) -> dict[str, 
 @st.composite
 def settings_of(draw: st.DrawFn, block_size: int, trace: Trace) -> Settings:
     """The pool is just big enough for the largest request (or one block too small), up to twice as big."""
+    is_async = draw(st.integers(0, 2)) == 0
     largest = -(-int((trace.num_prompt_tokens + trace.num_output_tokens).max() - 1) // block_size)
     return Settings(
         num_blocks=draw(st.integers(max(1, largest - 1), 2 * largest + 1)),
@@ -91,7 +92,8 @@ def settings_of(draw: st.DrawFn, block_size: int, trace: Trace) -> Settings:
         host_blocks=draw(st.sampled_from([0, 2, 6, 50])),
         free_order=draw(st.sampled_from(["unhashed_first", "append_all"])),
         keep_cancelled=draw(st.booleans()),
-        publication=draw(st.sampled_from(["schedule", "step_end"])),
+        publication="schedule" if is_async else draw(st.sampled_from(["schedule", "step_end"])),
+        asynchronous=is_async,
         eviction=draw(st.sampled_from(CAUSAL)),
         leaf_first=draw(st.booleans()),
     )

@@ -172,8 +172,8 @@ class BlockPool:
         hashed = [block for block in freed if block.key is not None] if len(self.index) else []
         self.num_cached += len(hashed)
         if self._keep_unhashed_apart:
-            unhashed = [block for block in freed if block.key is None] if hashed else freed
-            self._free += unhashed[::-1]
+            if len(hashed) < len(freed):
+                self._free += [block for block in reversed(freed) if block.key is None]
             freed = hashed
         if freed:
             self._num_evictable += len(freed)

@@ -30,5 +30,9 @@ class LRU(EvictionPolicy):
     def pop_victim(self, incoming: BlockKey | None) -> Block:
         return self._order.popitem(last=False)[0]
 
+    def pop_victims(self, incoming: Sequence[BlockKey | None]) -> list[Block]:
+        pop = self._order.popitem
+        return [pop(last=False)[0] for _ in incoming]
+
     def eviction_order(self) -> list[Block]:
         return list(self._order)

@@ -21,6 +21,7 @@ from kvtwin.block_flops import with_flops
 from kvtwin.block_replay import Mode, Touch, replay_blocks
 from kvtwin.bounds import min_hit_blocks, most_hit_value
 from kvtwin.mrc import LruCurve, MrcOptions, auto_capacities, log_spaced, measure
+from kvtwin.naming import options_of
 from kvtwin.policy_words import policy_choices
 from kvtwin.reachability import Reachability
 from policies.eviction.fifo import FIFO
@@ -76,6 +77,34 @@ def test_the_knee_is_where_the_curve_stands_highest_above_its_chord() -> None:
     assert LruCurve(found, Mode.PLAIN, Touch.TAIL).knee() == {"capacity_blocks": 1, "hit_blocks": 3}
     never = block_references(trace_of([[1], [2]]))
     assert LruCurve(never, Mode.PLAIN, Touch.TAIL).knee() is None
+
+
+# ---- every policy that has an oracle --------------------------------------------------------------------------------
+
+# libcachesim 0.3.5, plain mode. Of lirs, slru, w_tinylfu and lfu_da the latter two differ, as their papers do from it.
+BY_LIBCACHESIM = {
+    "lru": "LRU",
+    "fifo": "FIFO",
+    "lfu": "LFU",
+    "clock": "CLOCK",
+    "sieve": "SIEVE",
+    "arc": "ARC",
+    "two_q": "2Q",
+    "s3fifo[warmup=true]": "S3FIFO",
+    "lirs": "LIRS",
+    "slru": "SLRU",
+    "belady": "BELADY",
+}
+THERE = [word for word in BY_LIBCACHESIM if word.partition("[")[0] in options_of("eviction")]
+
+
+@needs_oracles
+@pytest.mark.parametrize("word", THERE)
+def test_policies_miss_as_often_as_those_of_libcachesim(word: str) -> None:
+    expected = oracle("synthetic_trace_libcachesim")["algs"][BY_LIBCACHESIM[word]]
+    options = MrcOptions(Mode.PLAIN, Touch.TAIL, seed=0, num_jobs=1, with_bound=False)
+    found = measure(references("synthetic_trace"), policy_choices(word), [1000, 10_000], options)
+    assert [row["miss_blocks"] for row in found["results"]] == [expected[c]["misses"] for c in CAPACITIES]
 
 
 # ---- bounds ---------------------------------------------------------------------------------------------------------

@@ -44,10 +44,12 @@ class Clock(ContentEviction):
                 self._count[block] = count - 1
             if block.ref_count == 0:
                 if count == 0:
-                    del self._count[block]
                     return block
                 self._ring[block] = None
 
-    def drop(self, block: Block) -> None:
+    def evicted(self, block: Block) -> None:
+        del self._count[block]
+
+    def dropped(self, block: Block) -> None:
         del self._count[block]
         self._ring.pop(block, None)

@@ -11,20 +11,17 @@ from core.interfaces import Block, BlockKey, EvictionPolicy, PolicyEnv
 
 
 class ContentEviction(EvictionPolicy):
-    """Tells the steps in a content's life one block at a time: `enter`, `hit`, `wake`, `rest`, and `choose` or `drop`.
+    """Tells the steps in a content's life one block at a time: `enter`, `hit`, `wake` and `rest`, and how it ends.
 
     Blocks without content (released under free_order=append_all) are worth nothing to anybody: they go first, in order
-    of release, and the hooks hear nothing of them. What is kept for the ghosts of evicted content is kept by key in
-    `choose`: equal content may be resident twice, and each of its blocks has a life of its own.
-
-    A block that was chosen but spared (`pool.leaf_first`) enters anew, like content that was evicted and came back.
+    of release, and the hooks hear nothing of them. Equal content may be resident twice, and each of its blocks has a
+    life of its own.
     """
 
     def __init__(self, env: PolicyEnv) -> None:
         super().__init__(env)
         self._blank: deque[Block] = deque()
         self._num_resting = 0  # evictable blocks with content
-        self._chosen: set[Block] = set()  # those of which no eviction was told: the one being evicted, or spared ones
 
     @abstractmethod
     def enter(self, block: Block) -> None:
@@ -34,7 +31,7 @@ class ContentEviction(EvictionPolicy):
         """A request was admitted on this content, which others may reference already."""
 
     def wake(self, block: Block) -> None:
-        """The reference count rose from 0: not evictable."""
+        """The reference count is about to rise from 0, or has just: not evictable."""
 
     @abstractmethod
     def rest(self, block: Block) -> None:
@@ -42,10 +39,17 @@ class ContentEviction(EvictionPolicy):
 
     @abstractmethod
     def choose(self, incoming: BlockKey | None) -> Block:
-        """Removes and returns one of the resting blocks; there is one. It still has its key."""
+        """Takes one of the resting blocks out of the order and returns it; there is one.
+
+        `evicted` follows, or the block is spared (`pool.leaf_first`): then it is as if it had been woken.
+        """
 
     @abstractmethod
-    def drop(self, block: Block) -> None:
+    def evicted(self, block: Block) -> None:
+        """The chosen block loses its content; `block.key` still names it (for ghosts)."""
+
+    @abstractmethod
+    def dropped(self, block: Block) -> None:
         """The registration of a referenced block was taken back: its content never came to be."""
 
     def on_insert(self, blocks: Sequence[Block]) -> None:
@@ -54,7 +58,6 @@ class ContentEviction(EvictionPolicy):
 
     def on_hit(self, blocks: Sequence[Block], readmission: bool) -> None:
         for block in blocks:
-            self._reenter(block)
             self.hit(block)
 
     def on_acquire(self, blocks: Sequence[Block]) -> None:
@@ -68,28 +71,26 @@ class ContentEviction(EvictionPolicy):
                 self._blank.append(block)
             else:
                 self._num_resting += 1
-                self._reenter(block)
                 self.rest(block)
 
     def pop_victim(self, incoming: BlockKey | None) -> Block:
         if self._blank:
             return self._blank.popleft()
         self._num_resting -= 1
-        block = self.choose(incoming)
-        self._chosen.add(block)
-        return block
+        return self.choose(incoming)
 
     def on_evict(self, block: Block) -> None:
-        self._chosen.discard(block)
         if block.ref_count:
-            self.drop(block)
-
-    def _reenter(self, block: Block) -> None:
-        if block in self._chosen:
-            self._chosen.remove(block)
-            self.enter(block)
+            self.dropped(block)
+        else:
+            self.evicted(block)
 
     def eviction_order(self) -> list[Block]:
         """What a twin of this policy gives up, one block after the other."""
         twin = copy.deepcopy(self, {id(self.env): self.env})
-        return [twin.pop_victim(None) for _ in range(len(self._blank) + self._num_resting)]
+        order = []
+        for _ in range(len(self._blank) + self._num_resting):
+            order.append(twin.pop_victim(None))
+            if order[-1].key is not None:
+                twin.on_evict(order[-1])
+        return order

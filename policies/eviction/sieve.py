@@ -43,7 +43,6 @@ class Sieve(ContentEviction):
                 self._was_hit[block] = False
                 self._passed[block] = None
             else:
-                del self._was_hit[block]
                 self._start_over_at_the_end()
                 return block
 
@@ -51,7 +50,10 @@ class Sieve(ContentEviction):
         if not self._ahead:
             self._ahead, self._passed = self._passed, self._ahead
 
-    def drop(self, block: Block) -> None:
+    def evicted(self, block: Block) -> None:
+        del self._was_hit[block]
+
+    def dropped(self, block: Block) -> None:
         del self._was_hit[block]
         self._ahead.pop(block, None)
         self._passed.pop(block, None)

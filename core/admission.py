@@ -109,6 +109,8 @@ class Admissions:
         plan.admitted.append(request)
         plan.hit_tokens[request.request_id] = hit.num_tokens
         if request.num_cached_tokens < 0:
+            if self._scheduler.foresight is not None:
+                self._scheduler.foresight.pass_by(request.request_id)
             request.num_cached_tokens = hit.num_tokens
             request.first_scheduled_ps = plan.now_ps
             self._log.count(Event.ADMIT, request.request_id, hit.num_tokens)

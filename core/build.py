@@ -11,6 +11,7 @@ from core.block_pool import BlockPool, FreeOrder
 from core.block_tables import BlockTables
 from core.decision_log import DecisionLog
 from core.errors import InputError
+from core.foresight import Foresight
 from core.interfaces import (
     AdmissionPolicy,
     AllocationPolicy,
@@ -90,13 +91,14 @@ def build_scheduler(
     prefix_caching: bool = True,
     groups: tuple[KVGroup, ...] = (KVGroup(1),),
     seed: int = 0,
+    foresight: Foresight | None = None,
 ) -> Scheduler:
-    """One replica's control plane, the same for simulator and engine.
+    """One replica's control plane, the same for simulator and engine. `foresight`: where a policy knows the future.
 
     Raises InputError for a pool that the KV groups cannot have.
     """
     clock = _Clock()
-    env = PolicyEnv(clock.now, pool.num_blocks, pool.block_size_tokens, seed)
+    env = PolicyEnv(clock.now, pool.num_blocks, pool.block_size_tokens, seed, foresight)
     eviction, allocation = factories.eviction(env), factories.allocation(env)
     policies = Policies(
         factories.preemption(env),
@@ -112,6 +114,7 @@ def build_scheduler(
     tables = make_tables(pool, eviction, allocation, log, groups, prefix_caching, config.max_batch_tokens)
     kind = AsyncScheduler if config.async_scheduling else Scheduler
     scheduler = clock.scheduler = kind(config, tables, policies, log, recorder)
+    scheduler.foresight = foresight
     return scheduler
 
 

@@ -16,6 +16,7 @@ from core.block_tables import BlockTables
 from core.decision_log import DecisionLog, Event
 from core.emission import Emission
 from core.errors import InputError
+from core.foresight import Foresight
 from core.growth import Growth
 from core.interfaces import (
     AdmissionPolicy,
@@ -94,6 +95,7 @@ class Scheduler:
         self.policies = policies
         self.log = log
         self.recorder = recorder
+        self.foresight: Foresight | None = None
         self.now_ps = 0
         self.step = 0
         self.running = RunningRequests(tables.block_size)
@@ -171,6 +173,8 @@ class Scheduler:
     def _done(self, request: Request, outcome: Outcome) -> None:
         if not self._is_busy:
             self.log.step = self.step
+        if self.foresight is not None:
+            self.foresight.pass_by(request.request_id)
         request.status = Status.DONE
         request.outcome = outcome
         request.finish_ps = self.now_ps

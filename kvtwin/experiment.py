@@ -12,12 +12,14 @@ from omegaconf import DictConfig, OmegaConf
 from core.build import PolicyFactories, PoolConfig, PrefixIndex, build_scheduler
 from core.decision_log import DecisionLog, NoLog
 from core.errors import InputError
+from core.foresight import Foresight
 from core.hardware import Hardware
 from core.kv_group import KVGroup
 from core.model_shape import ModelShape
 from core.recorder import Recorder
 from core.scheduler import Scheduler, SchedulerConfig
 from kvtwin.binding import PolicyFactory, bind_policy, checked_policy, instantiate_one, policy_bases
+from kvtwin.foreseeing import foresight_of, is_clairvoyant
 from kvtwin.tokenizing import read_with_tokenizer
 from traces.generate import generate
 from traces.recipe import load_recipe
@@ -48,8 +50,21 @@ class Experiment:
 
     def build(self, log: DecisionLog) -> Scheduler:
         return build_scheduler(
-            self.scheduler, self.pool, self.policies, log, Recorder(), self.prefix_caching, self.groups, self.seed
+            self.scheduler,
+            self.pool,
+            self.policies,
+            log,
+            Recorder(),
+            self.prefix_caching,
+            self.groups,
+            self.seed,
+            self._foresight(),
         )
+
+    def _foresight(self) -> Foresight | None:
+        if not is_clairvoyant(self.policies.eviction):
+            return None
+        return foresight_of(self.trace, self.replay, len(self.groups))
 
     def with_recorded_outputs(self) -> Experiment:
         """The same, where requests produce the very outputs that the trace recorded."""

@@ -18,6 +18,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from kvtwin.composition import OWN, SWEEP_FLAGS, composition_error, hydra_words
 from kvtwin.failures import tell, tell_failure
+from kvtwin.foreseeing import refuse_unnamed
 from kvtwin.settings import check_settings
 
 INTERRUPTED = 130  # exit status after Ctrl-C
@@ -46,6 +47,7 @@ class Jobs:
     """Runs the jobs that Hydra hands over and keeps what came of them. One that fails leaves the others running."""
 
     run: Callable[[DictConfig], JobOutcome]
+    words: Sequence[str] = ()  # of the command line
     outcomes: list[JobOutcome] = field(default_factory=list)
     is_sweep: bool = False
     process_id: int = field(default_factory=os.getpid)
@@ -63,6 +65,8 @@ class Jobs:
     def _attempt(self, config: DictConfig) -> JobOutcome:
         try:
             check_settings(config)
+            if self.is_sweep:
+                refuse_unnamed(config, HydraConfig.get().runtime.choices, [*self.words, *_swept_in_files()])
             return self.run(config)
         except BrokenPipeError:
             raise ReaderGone from None
@@ -119,7 +123,8 @@ def run_app(verb: str, args: Sequence[str], run: Callable[[DictConfig], JobOutco
 
     Raises InputError for words that Hydra cannot take.
     """
-    jobs, words = Jobs(run), hydra_words(args)
+    words = hydra_words(args)
+    jobs = Jobs(run, words)
     with _command_line(verb, words):
         try:
             hydra.main(version_base="1.3", config_path="pkg://conf", config_name=verb)(jobs.take)()
@@ -162,6 +167,11 @@ def _command_line(verb: str, words: Sequence[str]) -> Iterator[None]:
 def in_sweep() -> bool:
     """Whether the job that runs is one of a sweep."""
     return HydraConfig.get().mode is RunMode.MULTIRUN
+
+
+def _swept_in_files() -> list[str]:
+    """What an experiment's own YAML sweeps, as it would be written on the command line."""
+    return [f"{key}={choices}" for key, choices in (HydraConfig.get().sweeper.get("params") or {}).items()]
 
 
 def _job_name() -> str:

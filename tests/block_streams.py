@@ -8,17 +8,25 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from core.foresight import Foresight
 from core.interfaces import Block, EvictionPolicy, PolicyEnv
 
 SHARED = Path(__file__).parents[1].parent / "shared"
 Build = Callable[[PolicyEnv], EvictionPolicy]
 
 
-def accesses(stream: Sequence[Hashable], build: Build, num_blocks: int) -> Iterator[tuple[bool, Hashable]]:
+def accesses(
+    stream: Sequence[Hashable], build: Build, num_blocks: int, seed: int = 0
+) -> Iterator[tuple[bool, Hashable]]:
     """For each reference of the stream, whether it was a hit, and the content that had to go for it (None: nothing)."""
-    policy = build(PolicyEnv(now=lambda: 0, num_blocks=num_blocks, block_size_tokens=1))
+    foresight = Foresight()
+    if getattr(build, "clairvoyant", False):
+        for number, key in enumerate(stream):
+            foresight.expect(number, [key])
+    policy = build(PolicyEnv(now=lambda: 0, num_blocks=num_blocks, block_size_tokens=1, seed=seed, future=foresight))
     resident: dict[Hashable, Block] = {}
-    for key in stream:
+    for number, key in enumerate(stream):
+        foresight.pass_by(number)
         block, lost = resident.get(key), None
         if block is not None:
             policy.on_hit([block], False)

@@ -123,7 +123,7 @@ class TraceSource(RequestSource):
     def _request(self, row: int, time_ps: int) -> Request:
         trace = self._trace
         num_output = self._num_output_tokens.get(row, self._trace_output_tokens[row])
-        request = Request(row, time_ps, self._num_prompt_tokens[row], num_output, self._keys(row))
+        request = Request(row, time_ps, self._num_prompt_tokens[row], num_output, self.block_keys(row))
         num_tokens, limit = request.num_prompt_tokens + num_output, self._config.max_model_len
         if limit is not None and num_tokens > limit:  # it can never produce what the trace wants
             request.reject_reason = f"has {num_tokens} tokens, more than max_model_len={limit}"
@@ -137,7 +137,8 @@ class TraceSource(RequestSource):
             request.cancel_ps = time_ps + int(trace.cancel_after_ps[row])
         return request
 
-    def _keys(self, row: int) -> BlockKeys:
+    def block_keys(self, row: int) -> BlockKeys:
+        """The keys of the row's blocks: of its prompt, and of its output as far as that is known."""
         trace, size = self._trace, self._config.block_size_tokens
         salt = 0 if trace.hash_salt is None else int(trace.hash_salt[row])
         num_prompt = self._num_prompt_tokens[row]

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
-from core.interfaces import Block, BlockKey
-from policies.eviction.lru import LRU
+from collections.abc import Sequence
+
+from core.interfaces import Block, BlockKey, EvictionPolicy, PolicyEnv
 
 
-class MRU(LRU):
+class MRU(EvictionPolicy):
     """Evicts the block that was released last; SGLang's strategy `mru`. O(1) each.
 
     A release ends with the root, so a chain loses its beginning first and its rest is held in vain.
     """
 
-    is_prefix_closed = False
+    def __init__(self, env: PolicyEnv) -> None:
+        super().__init__(env)
+        self._order: dict[Block, None] = {}  # released last comes last
+
+    def on_release(self, blocks: Sequence[Block]) -> None:
+        self._order.update(dict.fromkeys(blocks))
+
+    def on_acquire(self, blocks: Sequence[Block]) -> None:
+        for block in blocks:
+            del self._order[block]
 
     def pop_victim(self, incoming: BlockKey | None) -> Block:
         return self._order.popitem()[0]

@@ -157,7 +157,7 @@ def test_a_trace_comes_by_name_path_or_object(tmp_path, monkeypatch):
     ("choices", "message"),
     [
         ({"evction": "lru"}, "evction: no such key; did you mean eviction"),
-        ({"eviction": "lruu"}, "eviction=lruu: no such eviction; did you mean lru?"),
+        ({"eviction": "lruu"}, "eviction=lruu: no such eviction; did you mean lru or slru?"),
         ({"pool": {"num_blokcs": 3}}, "pool.num_blokcs: no such key; did you mean pool.num_blocks"),
         ({"pool": {"num_blocks": "few"}}, "pool.num_blocks=few: expected a whole number"),
         ({"eviction": EvictionPolicy}, "eviction: EvictionPolicy does not define on_acquire"),

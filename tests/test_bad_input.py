@@ -31,7 +31,7 @@ def refused(kvtwin):
     [
         (["simm"], "no verb 'simm': did you mean sim?"),
         (["sim", "evicton=lru"], "evicton: no such key; did you mean eviction?"),
-        (["sim", "eviction=lrru"], "eviction=lrru: no such eviction; did you mean lru?"),
+        (["sim", "eviction=lrru"], "eviction=lrru: no such eviction; did you mean lru or slru?"),
         (["sim", "pool.num_blokcs=3"], "pool.num_blokcs: no such key; did you mean pool.num_blocks"),
         (["sim", "seed=x"], "seed=x: expected a whole number of at least 0"),
         (["sim", "eviction=lru,fifo"], "eviction=lru,fifo: several values are a sweep; expected kvtwin sim -m"),

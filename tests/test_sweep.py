@@ -58,7 +58,7 @@ def test_a_failing_job_leaves_the_other_rows_and_shows_in_the_status(kvtwin, own
 def test_a_misspelt_policy_is_refused_before_any_job_runs(kvtwin, own):
     finished = kvtwin("sim", "-m", *own, "eviction=lru,ffio")
     assert finished.status == 2
-    assert finished.errors == ["kvtwin: eviction=ffio: no such eviction; did you mean fifo?"]
+    assert finished.errors == ["kvtwin: eviction=ffio: no such eviction; did you mean filo or fifo or s3fifo?"]
     assert not list(Path("runs").glob("sim/*"))
 
 

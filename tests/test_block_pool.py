@@ -16,6 +16,7 @@ from core.interfaces import Block, BlockKey, EvictionPolicy, PolicyEnv, Priority
 from core.prefix_index import HashIndex
 from policies.eviction.fifo import FIFO
 from policies.eviction.lru import LRU
+from policies.eviction.mru import MRU
 from policies.eviction.random import Random
 
 Build = Callable[[PolicyEnv], EvictionPolicy]
@@ -75,6 +76,14 @@ def test_without_caching_the_queue_is_a_stack() -> None:
     pool.release(first[::-1], 0)
     pool.release(second[::-1], 1)
     assert pool.free_queue() == [4, 3, 2, 1, 0, 5, 6, 7], "the tail of what was released last comes first"
+
+
+def test_a_policy_that_extends_lru_names_its_own_victims() -> None:
+    """LRU names all victims of one call at once; MRU, which overrides `pop_victim`, must still be asked."""
+    for build, expected in ((LRU, [2, 1, 0]), (MRU, [0, 1, 2])):
+        pool = pool_of(3, build)
+        cached(pool, "a", "b", "c")
+        assert ids(pool.take(3, 1)) == expected
 
 
 def test_ids_start_where_told_and_an_unbounded_pool_grows() -> None:

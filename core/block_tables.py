@@ -186,7 +186,7 @@ class BlockTables:
                 group_keys,
                 request.request_id,
                 range(first, last),
-                category=request.tenant,
+                category=request.category,
                 parents=group_parents(group, parents),
             )
         sequence.num_registered = last

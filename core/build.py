@@ -152,7 +152,7 @@ def _eviction_and_index(
             "pool.leaf_first=true: with sliding windows a sequence gives up its beginning first; expected false, or a"
             " model of full attention"
         )
-    if leaf_first:
+    if leaf_first or (eviction.leaf_first and not is_windowed):
         index = LinkedIndex()
         return LeafFirst(eviction, index), index
     counts_orphans = prefix_caching and not is_windowed and not eviction.is_prefix_closed

@@ -44,6 +44,12 @@ class CandidateHeap(Generic[ItemT]):
                 del self._entry[entry[2]]
                 return entry[2]
 
+    def first_rank(self) -> Any:
+        """The rank of the first. Raises IndexError where there is none."""
+        while not self._is_live(self._heap[0]):
+            heapq.heappop(self._heap)
+        return self._heap[0][0]
+
     def ranked(self) -> list[tuple[Any, int, ItemT]]:
         """Rank, number and item of each candidate, first to last. O(n log n): for tests and parity only."""
         return sorted((entry for entry in self._heap if self._is_live(entry)), key=lambda entry: entry[:2])

@@ -29,7 +29,7 @@ class Block:
     ref_count: int = 0
     key: BlockKey | None = None  # set while the block is registered in the prefix index
     position: int = 0  # of its content in its chain, the root being 0; of the last registration
-    category: int = 0  # of the request that registered it: its tenant
+    category: int = 0  # of the request that registered it: its kind where the trace tells one, else its tenant
     link: Any = None
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Block:
@@ -90,9 +90,17 @@ class EvictionPolicy(Policy):
 
     A policy that never evicts a block before the blocks that continue it says so by `is_prefix_closed`: where the head
     of the queue waits for memory, spans are longer under such a policy. Decisions are the same either way.
+
+    A policy that thinks the more of a block the deeper it stands in its text would give up beginnings first, and strand
+    the rest. It says so by `leaf_first`: then only blocks without resident children are evicted, as `pool.leaf_first`
+    has it for any policy (but for models with sliding windows, where beginnings go first by design).
+
+    A policy that reads `Block.category` says so by `tells_categories_apart`.
     """
 
     is_prefix_closed: ClassVar[bool] = False
+    leaf_first: ClassVar[bool] = False
+    tells_categories_apart: bool = False
 
     @abstractmethod
     def on_release(self, blocks: Sequence[Block]) -> None:

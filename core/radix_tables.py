@@ -82,7 +82,7 @@ class RadixTables(BlockTables):
             self._keep_once(sequence, self.pool.index.leading(keys[:num_found])[num_held:])
         positions = range(num_found, num_blocks)
         blocks = table[num_found:num_blocks]
-        self.pool.register(blocks, keys[num_found:], request.request_id, positions, category=request.tenant)
+        self.pool.register(blocks, keys[num_found:], request.request_id, positions, category=request.category)
         sequence.num_registered = self._num_counted[sequence] = num_blocks
         self._hold(sequence, node)
 

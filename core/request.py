@@ -83,6 +83,7 @@ class Request:
     priority: int = 0
     num_samples: int = 1
     tenant: int = 0
+    category: int = 0  # what kind of request: policies may tell categories apart
     cancel_ps: int = -1
 
     status: Status = Status.WAITING

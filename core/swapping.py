@@ -136,7 +136,7 @@ class Swapping:
                         group_keys,
                         request.request_id,
                         places,
-                        category=request.tenant,
+                        category=request.category,
                         parents=group_parents(group, parents),
                     )
 

@@ -70,6 +70,7 @@ class RequestwiseCache:
     def __init__(self, policy: EvictionPolicy, capacity_blocks: int, leaf_first: bool) -> None:
         self._capacity_blocks = capacity_blocks
         links = LinkedIndex()
+        leaf_first = leaf_first or policy.leaf_first
         self._index = links if leaf_first or not policy.is_prefix_closed else HashIndex()
         eviction = LeafFirst(policy, links) if leaf_first else policy
         self._pool = BlockPool(capacity_blocks, eviction, NoLog(), self._index)

@@ -53,7 +53,7 @@ class ReplayResult:
 
 class _Request(NamedTuple):
     arrival_ps: int
-    tenant: int
+    category: int
     blocks: list[int]
 
 
@@ -67,7 +67,7 @@ class _World:
         self.env = PolicyEnv(lambda: self._now_ps, capacity_blocks, references.block_tokens, seed, future=self.to_come)
 
     def requests(self) -> Iterator[_Request]:
-        columns = (self._references.arrival_ps, self._references.tenant)
+        columns = (self._references.arrival_ps, self._references.category)
         for request in map(_Request, *(column.tolist() for column in columns), self._references.rows()):
             self._now_ps = request.arrival_ps
             yield request
@@ -110,7 +110,7 @@ def _replay_plain(world: _World, cache: BlockwiseCache) -> npt.NDArray[np.bool_]
     for request in world.requests():
         for position, block in enumerate(request.blocks):
             to_come.num_past += 1
-            is_hit.append(cache.access(block, position, request.tenant))
+            is_hit.append(cache.access(block, position, request.category))
     return np.array(is_hit, dtype=bool)
 
 
@@ -121,7 +121,7 @@ def _replay_one_by_one(world: _World, cache: BlockwiseCache) -> list[int]:
         num_leading.append(cache.num_leading(request.blocks))
         for position, block in enumerate(request.blocks):
             to_come.num_past += 1
-            cache.access(block, position, request.tenant)
+            cache.access(block, position, request.category)
     return num_leading
 
 
@@ -131,7 +131,7 @@ def _replay_pinned(world: _World, cache: RequestwiseCache, look: Callable[[], No
     for request in world.requests():
         num_leading.append(cache.num_leading(request.blocks))
         world.to_come.num_past += len(request.blocks)
-        cache.access(request.blocks, request.tenant)
+        cache.access(request.blocks, request.category)
         look()
     return num_leading
 

@@ -72,7 +72,7 @@ def collect_records(
         "labels": _labels(experiment),
         "versions": versions(),
         "seed": experiment.seed,
-        "ignored": _ignored(experiment),
+        "ignored": _ignored(experiment, scheduler),
         "trace": _trace_block(experiment),
         "replay": {
             "arrivals": experiment.replay.arrivals.value,
@@ -121,13 +121,14 @@ def versions() -> dict[str, str]:
     return found
 
 
-def _ignored(experiment: Experiment) -> list[str]:
+def _ignored(experiment: Experiment, scheduler: Scheduler) -> list[str]:
     """Trace features that this run does not honour."""
     trace = experiment.trace
+    tells_apart = any(getattr(policy, "tells_categories_apart", False) for policy in scheduler.policies.others)
     ignored = {
-        "tenant": trace.tenant is not None,  # no policy here tells tenants apart
-        "deadline_ps": trace.deadline_ps is not None,  # nor deadlines
-        "category": trace.category is not None,  # nor kinds of requests
+        "tenant": trace.tenant is not None and not (tells_apart and trace.kind is trace.tenant),
+        "deadline_ps": trace.deadline_ps is not None,  # no policy here knows deadlines
+        "category": trace.category is not None and not tells_apart,
         "session_id": trace.session_id is not None and trace.parent is None,  # turns are linked by `parent`
         "output_segments": trace.output_segments is not None and not experiment.replay.outputs_as_recorded,
     }

@@ -221,6 +221,13 @@ def test_every_column_reaches_its_request() -> None:
     assert second.cancel_ps == -1
 
 
+def test_a_category_is_the_kind_of_request_or_else_the_tenant() -> None:
+    trace = trace_of([0, 0], [16, 16], [1, 1], tenant=[7, 8])
+    assert [request.category for request in arrivals_of(trace, ReplayConfig(16))] == [7, 8]
+    trace = replace(trace, category=np.array([1, -1]), category_names=("code", "chat"))
+    assert [request.category for request in arrivals_of(trace, ReplayConfig(16))] == [1, -1]
+
+
 def test_the_outputs_of_a_run_that_stopped_early_replace_those_of_the_trace() -> None:
     source = TraceSource(trace_of([0, 0], [16, 16], [40, 50]), ReplayConfig(16), num_output_tokens={1: 3})
     assert [given.request.num_output_tokens for given in source.pop_due(0)] == [40, 3]

@@ -30,7 +30,7 @@ class BlockReferences:
     offsets: IntArray  # [num_requests + 1]
     num_tokens: IntArray  # that each reference covers, [num_references]
     arrival_ps: IntArray  # [num_requests]
-    tenant: IntArray  # [num_requests]; 0 where the trace tells none apart
+    category: IntArray  # [num_requests]; the trace's `kind`, 0 where it tells none apart
     flops: npt.NDArray[np.float64] | None = None  # that a hit of each reference saves, where a model was named
 
     @property
@@ -95,8 +95,8 @@ def block_references(trace: Trace, block_tokens: int | None = None) -> BlockRefe
     place = np.arange(len(blocks)) - np.repeat(offsets[:-1], np.diff(offsets))
     num_left = np.repeat(trace.num_prompt_tokens, np.diff(offsets)) - place * block_tokens
     num_tokens = np.minimum(block_tokens, num_left)
-    tenant = np.zeros_like(trace.arrival_ps) if trace.tenant is None else trace.tenant
-    return BlockReferences(trace.name, block_tokens, blocks, offsets, num_tokens, trace.arrival_ps, tenant)
+    kind = np.zeros_like(trace.arrival_ps) if trace.kind is None else trace.kind
+    return BlockReferences(trace.name, block_tokens, blocks, offsets, num_tokens, trace.arrival_ps, kind)
 
 
 def _row_values(column: IntArray | None, offsets: IntArray) -> IntArray:

@@ -133,6 +133,8 @@ class TraceSource(RequestSource):
             request.num_samples = int(trace.num_samples[row])
         if trace.tenant is not None:
             request.tenant = int(trace.tenant[row])
+        if trace.kind is not None:
+            request.category = int(trace.kind[row])
         if trace.cancel_after_ps is not None and trace.cancel_after_ps[row] >= 0:
             request.cancel_ps = time_ps + int(trace.cancel_after_ps[row])
         return request

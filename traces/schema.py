@@ -73,6 +73,11 @@ class Trace:
         return len(self.arrival_ps)
 
     @property
+    def kind(self) -> IntArray | None:
+        """What policies may tell requests apart by, [num_requests]: their category, else their tenant."""
+        return self.tenant if self.category is None else self.category
+
+    @property
     def span_s(self) -> float:
         """Seconds from the first to the last arrival."""
         return float(self.arrival_ps[-1] - self.arrival_ps[0]) / 1e12 if self.num_requests else 0.0

@@ -35,9 +35,10 @@ class Admissions:
 
     def admit(self, plan: StepPlan, rules: BatchRules, budget: int) -> None:
         """Adds to the plan whom the remaining token budget, the slots and the pool allow."""
-        while budget > 0 and self._waiting:
-            request = self._waiting.head
-            if self._running.num_sequences + len(request.live) > self._max_num_seqs:
+        if budget <= 0 or not self._waiting or self._running.num_sequences >= self._max_num_seqs:
+            return
+        for request in self._waiting.in_turn():
+            if budget <= 0 or self._running.num_sequences + len(request.live) > self._max_num_seqs:
                 return
             come = self._start if request.swapped is None else self._swap_in
             num_new = come(request, plan, rules, budget)
@@ -104,7 +105,7 @@ class Admissions:
         return True
 
     def _enter_running(self, request: Request, plan: StepPlan, hit: PrefixHit) -> None:
-        self._waiting.remove(request)
+        self._waiting.admit(request)
         self._running.add(request)
         plan.admitted.append(request)
         plan.hit_tokens[request.request_id] = hit.num_tokens

@@ -104,6 +104,7 @@ class AsyncScheduler(Scheduler):
         plan = self._running_plan
         assert plan is not None
         request.num_produced_tokens -= 1
+        self.running.batch.count_output(request.tenant, -1)
         if all(sequence is not request.live[0] for sequence, _ in plan.first_or_late):
             plan.num_lost_decodes += 1
 

@@ -22,6 +22,8 @@ class DecodeBatch:
         self._block_size = block_size
         self._buckets: list[dict[int, Sequence]] = [{} for _ in range(block_size)]
         self._offset_sum = 0
+        self._num_decoding: dict[int, int] = {}  # members by tenant
+        self._output_base: dict[int, int] = {}  # by tenant: outputs = base + members x num_emitted
         self._ends: list[tuple[int, int]] = []  # (clock at the end, rank)
 
     def __len__(self) -> int:
@@ -32,12 +34,25 @@ class DecodeBatch:
         """KV tokens of all members."""
         return self._offset_sum + self.clock * len(self.members)
 
+    def num_output_tokens(self, tenant: int) -> int:
+        """Tokens that the tenant's requests, running or not, have produced so far."""
+        return self._output_base.get(tenant, 0) + self._num_decoding.get(tenant, 0) * self.num_emitted
+
+    def count_output(self, tenant: int, num_tokens: int) -> None:
+        """So many tokens came (or, below 0, did not come) beside one a step for each member."""
+        self._output_base[tenant] = self._output_base.get(tenant, 0) + num_tokens
+
+    def _count_member(self, tenant: int, change: int) -> None:
+        self._num_decoding[tenant] = self._num_decoding.get(tenant, 0) + change
+        self.count_output(tenant, -change * self.num_emitted)
+
     def join(self, sequence: Sequence) -> None:
         """`sequence` has exactly one known token without KV."""
         sequence.offset = sequence.stored_computed - self.clock
         sequence.batch = self
         self.members[sequence.rank] = sequence
         self._offset_sum += sequence.offset
+        self._count_member(sequence.request.tenant, 1)
         self._enter(sequence)
 
     def leave(self, sequence: Sequence) -> None:
@@ -46,6 +61,7 @@ class DecodeBatch:
         del self.members[sequence.rank]
         del self._bucket(sequence)[sequence.rank]
         self._offset_sum -= sequence.offset
+        self._count_member(sequence.request.tenant, -1)
         sequence.batch = None
         sequence.stored_known, sequence.stored_computed = known, computed
 
@@ -54,6 +70,7 @@ class DecodeBatch:
         del self._bucket(sequence)[sequence.rank]
         sequence.offset -= 1
         self._offset_sum -= 1
+        self.count_output(sequence.request.tenant, -1)
         self._enter(sequence)
 
     def _enter(self, sequence: Sequence) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
@@ -289,9 +289,35 @@ class BatchPolicy(Policy):
 
 
 class QueuePolicy(Policy):
+    """Who of the waiting comes next. Write `key` and be done, where a request's place does not change while it waits.
+
+    A policy whose order depends on the state of things (what is cached, who was served) overrides `rerank`. Spans then
+    end where somebody waits and a slot is free; decisions are the same as step by step.
+    """
+
+    window: int = 1 << 62
+    """How many of the waiting, in order of their keys, `rerank` is shown; 0 for a policy with books of its own."""
+
     @abstractmethod
     def key(self, request: Request) -> Any:
         """Least key is the head of the waiting queue. Asked whenever the request joins the queue."""
+
+    def rerank(self, heads: Sequence[Request], view: SchedulerView) -> Iterable[Request]:
+        """Whom to try in this step, in order: of `heads`, or of what the policy's own books say waits.
+
+        Asked once in each step in which somebody could be admitted. It may be lazy: the next request is asked for when
+        the one before has been admitted or turned away. Whoever it leaves out comes after them, by key.
+        """
+        return heads
+
+    def on_join(self, request: Request, view: SchedulerView) -> None:
+        """`request` arrived, or was preempted, and waits from now on."""
+
+    def on_admit(self, request: Request, view: SchedulerView) -> None:
+        """`request` is about to leave the queue because it may run."""
+
+    def on_leave(self, request: Request, view: SchedulerView) -> None:
+        """`request` waits no more: admitted, cancelled or turned away."""
 
 
 class AllocationPolicy(Policy):
@@ -301,7 +327,17 @@ class AllocationPolicy(Policy):
 
 
 class SchedulerView(Protocol):
-    """The scheduler as a policy may see it: read-only, O(1) each."""
+    """The scheduler as a policy may see it: read-only, O(1) each where nothing else is said."""
+
+    @property
+    def step(self) -> int:
+        """Number of the step being decided, or running."""
+        ...
+
+    @property
+    def running(self) -> Running:
+        """In running order. To walk it costs O(running)."""
+        ...
 
     @property
     def num_running(self) -> int: ...
@@ -325,3 +361,17 @@ class SchedulerView(Protocol):
     def chunked_prefill(self) -> bool: ...
     @property
     def long_prefill_threshold_tokens(self) -> int: ...
+    @property
+    def prefix_caching(self) -> bool: ...
+    @property
+    def num_prefill_tokens(self) -> int:
+        """Tokens of prompts (and of preempted texts) that were scheduled so far."""
+        ...
+
+    def num_output_tokens(self, tenant: int) -> int:
+        """Tokens that the tenant's requests have produced so far."""
+        ...
+
+    def num_cached_tokens(self, request: Request) -> int:
+        """What a waiting request would find in the prefix cache now. A look-up that leaves no trace: O(its blocks)."""
+        ...

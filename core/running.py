@@ -110,3 +110,4 @@ class RunningRequests:
         """A prefill has sampled its token: one known token lacks KV."""
         del self.prefills[sequence.rank]
         self.batch.join(sequence)
+        self.batch.count_output(sequence.request.tenant, 1)

@@ -99,8 +99,9 @@ class Scheduler:
         self.now_ps = 0
         self.step = 0
         self.running = RunningRequests(tables.block_size)
-        self.waiting = WaitingQueue(policies.queue)
+        self.num_prefill_tokens = 0
         self.view = View(self)
+        self.waiting = WaitingQueue(policies.queue, self.view)
         self.publication = self._publication_class()(self.running, tables)
         self._in_flight: StepPlan | None = None
         self._growth = Growth(self.running, tables, policies.preemption, self._preempt, self.publication)
@@ -229,6 +230,7 @@ class Scheduler:
         sequence, num_computed, num_new = chunk
         request = sequence.request
         request.num_prefill_tokens += num_new
+        self.num_prefill_tokens += num_new
         request.num_recomputed_tokens += max(0, min(num_computed + num_new, sequence.num_had_kv) - num_computed)
         self.log.count(Event.CHUNK, request.request_id, num_new)
 
@@ -308,5 +310,7 @@ class Scheduler:
 
     def wants_step_now(self, request: Request) -> bool:
         """Could this newly queued request be admitted before the running span ends? Then the span should be cut."""
+        if self.waiting.is_reranked:
+            return self.running.num_sequences < self.config.max_num_seqs
         num_wanted = self.running.num_sequences + len(request.live)
         return self.waiting.head is request and num_wanted <= self.config.max_num_seqs

@@ -40,6 +40,8 @@ class SpanLimit:
         is_plain = not (plan.chunks or plan.held or plan.late or plan.preempted or plan.copies or plan.swap_ins)
         if not is_plain or self._running.late or self._running.has_shared_tails or self._tables.is_windowed:
             return 1
+        if self._order_may_change():
+            return 1
         most = self._running.batch.steps_to_next_end()
         for policy in self._changing:
             change = policy.next_change(plan.now_ps, plan.step)
@@ -52,6 +54,11 @@ class SpanLimit:
         if most > 1 and self._head_waits_for_memory():
             most = self._while_head_must_wait(most)
         return most
+
+    def _order_may_change(self) -> bool:
+        """Does each step ask anew who of the waiting comes next?"""
+        has_slot = self._running.num_sequences < self._max_num_seqs
+        return self._waiting.is_reranked and has_slot and bool(self._waiting)
 
     def _while_blocks_last(self, most: int, num_blocks: int) -> int:
         """Steps whose decodes take no more than `num_blocks`, the first step's own already taken."""

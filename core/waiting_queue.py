@@ -6,15 +6,21 @@ import heapq
 from collections.abc import Iterator
 from typing import Any
 
-from core.interfaces import QueuePolicy
+from core.errors import InputError
+from core.interfaces import QueuePolicy, SchedulerView
 from core.request import Request
 
 
 class WaitingQueue:
-    """Requests that wait, least key first. `queue_position` counts up at the back and down at the front: fcfs order."""
+    """Requests that wait, least key first. `queue_position` counts up at the back and down at the front: fcfs order.
 
-    def __init__(self, policy: QueuePolicy) -> None:
+    `is_reranked`: the policy has the last word in each step on who comes next (`in_turn`).
+    """
+
+    def __init__(self, policy: QueuePolicy, view: SchedulerView) -> None:
+        self.is_reranked = type(policy).rerank is not QueuePolicy.rerank
         self._policy = policy
+        self._view = view
         self._heap: list[tuple[Any, int, Request]] = []
         self._entry: dict[Request, int] = {}  # request -> number of its live heap entry
         self._num_entries = 0
@@ -25,7 +31,7 @@ class WaitingQueue:
         return len(self._entry)
 
     def __iter__(self) -> Iterator[Request]:
-        """In queue order. O(n log n): for tests and parity."""
+        """By key. O(n log n): for tests and parity."""
         return (
             request
             for _, number, request in sorted(self._heap, key=lambda e: e[:2])
@@ -46,13 +52,51 @@ class WaitingQueue:
         self._num_entries += 1
         self._entry[request] = self._num_entries
         heapq.heappush(self._heap, (self._policy.key(request), self._num_entries, request))
+        self._policy.on_join(request, self._view)
 
     @property
     def head(self) -> Request:
+        """The one of least key."""
         heap = self._heap
         while self._entry.get(heap[0][2]) != heap[0][1]:
             heapq.heappop(heap)
         return heap[0][2]
 
+    def first(self, num_requests: int) -> list[Request]:
+        """So many of the waiting (or all), by key. O(num_requests log num_requests), and nothing moves."""
+        found: list[Request] = []
+        frontier = [(*self._heap[0][:2], 0)] if self._heap else []
+        while frontier and len(found) < num_requests:
+            _, number, index = heapq.heappop(frontier)
+            request = self._heap[index][2]
+            if self._entry.get(request) == number:
+                found.append(request)
+            for child in range(2 * index + 1, min(2 * index + 3, len(self._heap))):
+                heapq.heappush(frontier, (*self._heap[child][:2], child))
+        return found
+
+    def in_turn(self) -> Iterator[Request]:
+        """Whom to try in this step. The next is asked for once the one before waits no more.
+
+        Raises InputError for a queue policy that names somebody who does not wait.
+        """
+        if self.is_reranked:
+            for request in self._policy.rerank(self.first(self._policy.window), self._view):
+                if request not in self._entry:
+                    name, who = type(self._policy).__name__, request.request_id
+                    raise InputError(f"queue: {name}.rerank named request {who}, which does not wait")
+                yield request
+        while self._entry:
+            yield self.head
+
+    def admit(self, request: Request) -> None:
+        """It waits no more because it runs."""
+        self._policy.on_admit(request, self._view)
+        self.remove(request)
+
     def remove(self, request: Request) -> None:
         del self._entry[request]
+        if len(self._heap) > 2 * len(self._entry) + 64:
+            self._heap = [entry for entry in self._heap if self._entry.get(entry[2]) == entry[1]]
+            heapq.heapify(self._heap)
+        self._policy.on_leave(request, self._view)

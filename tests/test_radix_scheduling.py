@@ -31,7 +31,7 @@ from policies.batching import Chunked
 from policies.eviction.lru import LRU
 from policies.eviction.radix import RadixLRU
 from policies.preemption import LastArrived
-from policies.queueing import FCFS
+from policies.queueing.fcfs import FCFS
 from traces.reading import read_trace
 from traces.replay import Arrivals
 from traces.samples import sample_path

@@ -26,7 +26,8 @@ from policies.allocation.paged import Paged
 from policies.batching import Chunked
 from policies.eviction.lru import LRU
 from policies.preemption import LastArrived, LowestPriority
-from policies.queueing import FCFS, Priority
+from policies.queueing.fcfs import FCFS
+from policies.queueing.priority import Priority
 from sim.cost_model import CostModel
 from sim.linear_cost import LinearCost
 from sim.simulation import run_simulation
@@ -61,6 +62,7 @@ class Settings:
     eviction: Callable[[PolicyEnv], EvictionPolicy | LeafRanking] = LRU
     prefix_index: str = "hash"
     preemption: Any = None  # a class instead of the one that goes with `priority` and `mode`
+    queue: Any = None  # a class instead of the one that goes with `priority`
     admission: Any = None  # a class instead of `Reservation` with `full_prompt` and `watermark`
     leaf_first: bool = False
     groups: tuple[KVGroup, ...] = (KVGroup(1),)
@@ -77,7 +79,7 @@ def scheduler_of(settings: Settings) -> Scheduler:
         allocation=Paged,
         preemption=victim,
         batching=Chunked,
-        queue=Priority if settings.priority else FCFS,
+        queue=settings.queue or (Priority if settings.priority else FCFS),
         admission=settings.admission or reservation,
     )
     config = SchedulerConfig(

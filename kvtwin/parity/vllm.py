@@ -28,7 +28,8 @@ from policies.allocation.paged import Paged
 from policies.batching import Chunked
 from policies.eviction.lru import LRU
 from policies.preemption import LastArrived, LowestPriority
-from policies.queueing import FCFS, Priority
+from policies.queueing.fcfs import FCFS
+from policies.queueing.priority import Priority
 
 
 class RecordedKeys(TokenKeys):

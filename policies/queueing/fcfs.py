@@ -1,4 +1,4 @@
-"""Queue policies: who of the waiting is the head."""
+"""First come, first served."""
 
 from __future__ import annotations
 
@@ -13,10 +13,3 @@ class FCFS(QueuePolicy):
 
     def key(self, request: Request) -> Any:
         return request.queue_position
-
-
-class Priority(QueuePolicy):
-    """Least (priority, arrival, id) first: a lower number is more urgent (vLLM 0.33)."""
-
-    def key(self, request: Request) -> Any:
-        return (request.priority, request.arrival_ps, request.request_id)

@@ -1,0 +1,1 @@
+"""Queue policies: who of the waiting is the head."""

@@ -95,12 +95,14 @@ class EvictionPolicy(Policy):
     the rest. It says so by `leaf_first`: then only blocks without resident children are evicted, as `pool.leaf_first`
     has it for any policy (but for models with sliding windows, where beginnings go first by design).
 
-    A policy that reads `Block.category` says so by `tells_categories_apart`.
+    A policy that reads `Block.category` says so by `tells_categories_apart`. One that compares all candidates for each
+    victim, which costs O(n), says so by `scans_candidates`.
     """
 
     is_prefix_closed: ClassVar[bool] = False
     leaf_first: ClassVar[bool] = False
     tells_categories_apart: bool = False
+    scans_candidates: ClassVar[bool] = False
 
     @abstractmethod
     def on_release(self, blocks: Sequence[Block]) -> None:

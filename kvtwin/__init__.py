@@ -1,6 +1,7 @@
 """kvtwin: replay a trace under any KV-cache policy, in a simulator and on a real engine, and see where they agree.
 
-Users and plugins import from here only. `simulate`, `run_engine` and `compare` load what they need when called.
+Users and plugins import from here only. `simulate`, `run_engine`, `compare` and `check_policy` load what they need when
+asked for.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from core.request import Request
 
 if TYPE_CHECKING:
     from kvtwin.api import compare, run_engine, simulate
+    from kvtwin.conformance import check_policy
 
 __all__ = [
     "Admission",
@@ -60,6 +62,7 @@ __all__ = [
     "Running",
     "SchedulerView",
     "Shortage",
+    "check_policy",
     "compare",
     "run_engine",
     "simulate",
@@ -71,4 +74,8 @@ def __getattr__(name: str) -> Any:
         from kvtwin import api
 
         return getattr(api, name)
+    if name == "check_policy":
+        from kvtwin.conformance import check_policy
+
+        return check_policy
     raise AttributeError(f"module 'kvtwin' has no attribute {name!r}")

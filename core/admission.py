@@ -33,12 +33,20 @@ class Admissions:
         self._max_num_seqs = scheduler.config.max_num_seqs
         self._reject = reject
 
-    def admit(self, plan: StepPlan, rules: BatchRules, budget: int) -> None:
-        """Adds to the plan whom the remaining token budget, the slots and the pool allow."""
+    @property
+    def is_anybody_swapped_out(self) -> bool:
+        host = self._tables.swapping.host
+        return host.num_available < host.num_blocks
+
+    def admit(
+        self, plan: StepPlan, rules: BatchRules, budget: int, may_come: Callable[[Request], bool] = lambda request: True
+    ) -> None:
+        """Adds to the plan whom the remaining token budget, the slots and the pool allow, while the head `may_come`."""
         if budget <= 0 or not self._waiting or self._running.num_sequences >= self._max_num_seqs:
             return
         for request in self._waiting.in_turn():
-            if budget <= 0 or self._running.num_sequences + len(request.live) > self._max_num_seqs:
+            has_slots = self._running.num_sequences + len(request.live) <= self._max_num_seqs
+            if budget <= 0 or not has_slots or not may_come(request):
                 return
             come = self._start if request.swapped is None else self._swap_in
             num_new = come(request, plan, rules, budget)

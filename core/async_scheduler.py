@@ -127,12 +127,12 @@ class AsyncScheduler(Scheduler):
         held = [(rank, members[rank]) for rank in self._held if rank in members]
         done = []
         for _, sequence in sorted([*self._ending, *held], key=lambda item: item[0]):
-            request = sequence.request
-            if request.status is Status.RUNNING:
-                self.publication.ended(sequence)
-            if sequence.rank < 0 and request.status is not Status.DONE:
+            if sequence.rank >= 0:
+                counted_already = self._in_flight is not None  # the step that holds it has advanced the batch's clock
+                self.publication.passed_over(sequence, sequence.num_computed - counted_already)
+            elif sequence.request.status is not Status.DONE:
                 self._end(sequence)
-                done.append(request)
+                done.append(sequence.request)
         self._ending = []
         return done
 

@@ -26,12 +26,14 @@ class Growth:
         preemption: PreemptionPolicy,
         preempt: Callable[[Preemption, StepPlan], None],
         publication: Publication,
+        own_preemption_ends_step: bool,
     ) -> None:
         self._running = running
         self._tables = tables
         self._publication = publication
         self._preemption = preemption
         self._preempt = preempt
+        self._own_preemption_ends_step = own_preemption_ends_step
 
     def grow(self, plan: StepPlan, rules: BatchRules) -> int:
         """Fills the plan with the running requests' work and returns the token budget that is left for admissions."""
@@ -44,6 +46,14 @@ class Growth:
         plan.chunks = chunks
         self._take_in_order(plan)
         return rules.budget_tokens - len(self._running.batch) - sum(chunk.num_new for chunk in chunks)
+
+    def grow_prefills(self, plan: StepPlan, rules: BatchRules) -> int:
+        """As `grow`, but for the running prompts only."""
+        if not self._running.prefills:
+            return rules.budget_tokens
+        budget, scheduled = self._walk(plan, rules, _is_prefill)
+        self._note_chunks(plan, scheduled)
+        return budget
 
     # ---- where everything fits ------------------------------------------------------------------------------------
 
@@ -92,24 +102,34 @@ class Growth:
     # ---- the rule, request by request -----------------------------------------------------------------------------
 
     def _by_rule(self, plan: StepPlan, rules: BatchRules) -> int:
+        budget, scheduled = self._walk(plan, rules, _is_any)
+        self._note_chunks(plan, scheduled)
+        self._note_decodes(plan, scheduled)
+        return budget
+
+    def _walk(
+        self, plan: StepPlan, rules: BatchRules, is_due: Callable[[Sequence], bool]
+    ) -> tuple[int, dict[int, int]]:
+        """Serves the sequences that are due. Returns the budget left, and the tokens scheduled by rank."""
         running = self._running
         budget = rules.budget_tokens
-        scheduled: dict[int, int] = {}  # rank -> tokens
+        scheduled: dict[int, int] = {}
         for request in list(running):
             if budget <= 0:
                 break
             for sequence in sorted(request.live, key=lambda s: s.rank):
-                if request not in running or sequence.rank < 0 or budget <= 0:
+                if request not in running or sequence.rank < 0 or budget <= 0 or not is_due(sequence):
                     continue
                 num_new = min(limited(sequence.num_known - sequence.num_computed, rules), budget)
                 budget += self._make_room(sequence, num_new, plan, scheduled)
+                if self._own_preemption_ends_step and request not in running:
+                    return budget, scheduled
                 if request in running and self._has_room(sequence, num_new):
                     self._tables.grow(sequence, num_new, plan)
                     self._publication.scheduled(sequence, num_new)
                     scheduled[sequence.rank] = num_new
                     budget -= num_new
-        self._note(plan, scheduled)
-        return budget
+        return budget, scheduled
 
     def _has_room(self, sequence: Sequence, num_new: int) -> bool:
         num_needed = self._tables.num_needed(sequence, num_new, sequence.num_computed, len(sequence.tables[0]))
@@ -133,16 +153,27 @@ class Growth:
             self._preempt(preemption, plan)
         return given_back
 
-    def _note(self, plan: StepPlan, scheduled: dict[int, int]) -> None:
-        """Writes what was scheduled into the plan: chunks, decodes that are late, and decodes that are held."""
+    def _note_chunks(self, plan: StepPlan, scheduled: dict[int, int]) -> None:
         running = self._running
         for rank, num_new in sorted(scheduled.items()):
             sequence = running.prefills.get(rank)
             if sequence is not None:
                 plan.chunks.append(Chunk(sequence, sequence.num_computed, num_new))
+
+    def _note_decodes(self, plan: StepPlan, scheduled: dict[int, int]) -> None:
+        """Those that are late, and those that are held."""
+        running = self._running
         plan.late = [sequence for rank, sequence in sorted(running.late.items()) if rank in scheduled]
         plan.held = {rank for rank in running.batch.members if rank not in scheduled}
         running.has_shared_tails = running.has_shared_tails and bool(plan.held)
+
+
+def _is_any(sequence: Sequence) -> bool:
+    return True
+
+
+def _is_prefill(sequence: Sequence) -> bool:
+    return sequence.batch is None
 
 
 def limited(num_tokens: int, rules: BatchRules) -> int:

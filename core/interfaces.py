@@ -234,7 +234,7 @@ class PreemptMode(Enum):
 
 
 class Shortage(NamedTuple):
-    """What was missing when a running request could not grow."""
+    """What was missing when a running request could not grow, or the head of the queue could not start."""
 
     blocks: int
     slots: int
@@ -254,9 +254,17 @@ class Running(Protocol):
 
 
 class PreemptionPolicy(Policy):
+    """Who gives way. One that `takes_slots` is also asked when the head of the queue lacks slots (`shortage.slots`)."""
+
+    takes_slots: ClassVar[bool] = False
+
     @abstractmethod
     def select(self, running: Running, shortage: Shortage, for_request: Request) -> Preemption | None:
-        """Names the victim, which may be `for_request` itself. None: nobody; `for_request` sits this step out."""
+        """Names the victim, which may be `for_request` itself. None: nobody; `for_request` sits this step out.
+
+        For slots, the victim must stand behind `for_request` in the queue, else it would come straight back: it is
+        then left alone.
+        """
 
 
 class Admission(Enum):
@@ -277,14 +285,27 @@ class AdmissionPolicy(Policy):
 
 
 class BatchRules(NamedTuple):
-    """One step's rules: tokens to hand out; the longest chunk of one prompt (0: no limit); may a prompt be split?"""
+    """One step's rules: tokens to hand out; the longest chunk of one prompt (0: no limit); may a prompt be split?
+
+    With `prompts_alone` nobody decodes in a step in which a prompt is computed, and prompts come first. Without
+    `admits` nobody joins the running requests.
+    """
 
     budget_tokens: int
     chunk_limit_tokens: int
     split_prompts: bool
+    prompts_alone: bool = False
+    admits: bool = True
 
 
 class BatchPolicy(Policy):
+    """How a step's tokens are handed out. Rules may depend on who runs and waits; all else announces `next_change`.
+
+    Under a policy that `frees_with_batch`, who ends keeps its blocks until nothing runs.
+    """
+
+    frees_with_batch: ClassVar[bool] = False
+
     @abstractmethod
     def compose(self, view: SchedulerView) -> BatchRules:
         """The rules of the step that is about to be scheduled."""

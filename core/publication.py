@@ -37,6 +37,9 @@ class Publication:
     def chunks_ended(self, plan: StepPlan) -> None:
         """The plan's step came to its end. Samples that start from a prompt do so after this."""
 
+    def passed_over(self, sequence: Sequence, num_computed: int) -> None:
+        """Its newest token is known, but the step that was decided meanwhile leaves it out (async scheduling only)."""
+
     def ended(self, sequence: Sequence) -> None:
         """Its last step came to its end; it still has its blocks."""
 
@@ -77,6 +80,9 @@ class OnceKnown(Publication):
         has_one_in_flight = sequence.batch is not None and sequence.rank not in self._running.late
         num_known = sequence.num_known - has_one_in_flight
         self._tables.publish(sequence, min(sequence.num_computed + num_new, num_known))
+
+    def passed_over(self, sequence: Sequence, num_computed: int) -> None:
+        self._tables.publish(sequence, num_computed)
 
     def ended(self, sequence: Sequence) -> None:
         self._tables.publish(sequence, sequence.num_computed)

@@ -21,11 +21,13 @@ from core.growth import Growth
 from core.interfaces import (
     AdmissionPolicy,
     BatchPolicy,
+    BatchRules,
     Policy,
     Preemption,
     PreemptionPolicy,
     PreemptMode,
     QueuePolicy,
+    Shortage,
 )
 from core.plan import Chunk, StepPlan, StepResult
 from core.publication import AtSchedule, AtStepEnd, OnceComputed, Publication
@@ -34,6 +36,7 @@ from core.request import Outcome, Request, Sequence, Status
 from core.running import RunningRequests
 from core.servable import why_unservable
 from core.span import SpanLimit
+from core.step_order import StepOrder
 from core.view import View
 from core.waiting_queue import WaitingQueue
 
@@ -51,7 +54,9 @@ class SchedulerConfig:
 
     `keep_cancelled_registrations` mirrors vLLM: a prefill cancelled within its own step by a priority preemption leaves
     blocks in the prefix index whose KV was never computed. Off, they are taken back. `publication`: full blocks enter
-    the prefix index at `schedule`, at `step_end`, or (in a radix tree, and only there) once they are `computed`. With
+    the prefix index at `schedule`, at `step_end`, or (in a radix tree, and only there) once they are `computed`.
+    `admit_after_preemption`: also a step that preempted admits. `own_preemption_ends_step`: when a running request is
+    its own victim, those after it get nothing in that step (vLLM before 0.33; fcfs victims are last anyway). With
     `async_scheduling`, `build_scheduler` makes an `AsyncScheduler`. `single_steps` turns spans off.
     """
 
@@ -62,10 +67,14 @@ class SchedulerConfig:
     max_model_len: int | None = None
     keep_cancelled_registrations: bool = False
     publication: str = "schedule"
+    admit_after_preemption: bool = False
+    own_preemption_ends_step: bool = False
     async_scheduling: bool = False
     single_steps: bool = False
 
     def __post_init__(self) -> None:
+        if self.async_scheduling and self.admit_after_preemption:
+            raise InputError("scheduler.admit_after_preemption=true: async scheduling never does; expected false")
         if self.async_scheduling and self.publication != "schedule":
             raise InputError("scheduler.publication=step_end: async scheduling publishes at schedule")
 
@@ -103,9 +112,18 @@ class Scheduler:
         self.view = View(self)
         self.waiting = WaitingQueue(policies.queue, self.view)
         self.publication = self._publication_class()(self.running, tables)
+        self.kept: list[Sequence] = []  # have ended, and not freed their blocks
         self._in_flight: StepPlan | None = None
-        self._growth = Growth(self.running, tables, policies.preemption, self._preempt, self.publication)
-        self._admissions = Admissions(self, self._reject)
+        self._growth = Growth(
+            self.running,
+            tables,
+            policies.preemption,
+            self._preempt,
+            self.publication,
+            config.own_preemption_ends_step,
+        )
+        admissions = Admissions(self, self._reject)
+        self._order = StepOrder(self.running, self._growth, admissions, config.admit_after_preemption)
         self._emission = Emission(self.running, tables, recorder)
         self._span_limit = SpanLimit(
             self.running, self.waiting, tables, policies.all(), config.max_num_seqs, self.publication
@@ -162,6 +180,7 @@ class Scheduler:
             for sequence in request.live:
                 self.publication.interrupted(sequence)  # the running step's tokens, too: it is carried out all the same
                 self.tables.release(sequence)
+            self._free_kept()
         else:
             self.waiting.remove(request)
             self.tables.swapping.forget(request)
@@ -196,14 +215,22 @@ class Scheduler:
         self.now_ps = now_ps
         self.log.step = self.step
         plan = StepPlan(self.step, now_ps, self.running.batch)
+        if self.policies.preemption.takes_slots and self.waiting:
+            self._make_slots(self.waiting.head, plan)
         rules = self.policies.batching.compose(self.view)
-        budget = self._growth.grow(plan, rules)
-        if not plan.preempted:
-            self._admissions.admit(plan, rules, budget)
-        self._seal(plan)
+        self._order.fill(plan, rules)
+        self._seal(plan, rules)
         return plan
 
-    def _seal(self, plan: StepPlan) -> None:
+    def _make_slots(self, head: Request, plan: StepPlan) -> None:
+        """Preempts for the head of the queue where it lacks slots."""
+        while (num_short := self.running.num_sequences + len(head.live) - self.config.max_num_seqs) > 0:
+            preemption = self.policies.preemption.select(self.running, Shortage(0, num_short), head)
+            if preemption is None or not self.waiting.precedes(head, preemption.request):
+                return
+            self._preempt(preemption, plan)
+
+    def _seal(self, plan: StepPlan, rules: BatchRules) -> None:
         """Counts the step's work, and counts its tokens as having KV from here on."""
         running, batch = self.running, self.running.batch
         for chunk in plan.chunks:
@@ -220,7 +247,7 @@ class Scheduler:
         held_tokens = sum(batch.members[rank].num_computed for rank in plan.held)
         plan.decode_context_tokens = batch.context_tokens - held_tokens + plan.num_decodes
         if not self.config.single_steps:
-            plan.max_steps = self._span_limit.num_steps(plan)
+            plan.max_steps = self._span_limit.num_steps(plan, rules)
         plan.num_preempted = len(plan.preempted) + self.recorder.pop_preempted_before()
         self._in_flight = plan
         self.recorder.on_steps(self.tables.pool, 1)
@@ -250,6 +277,7 @@ class Scheduler:
             self.tables.release(sequence)
             sequence.num_had_kv = max(sequence.num_had_kv, sequence.stored_computed)
             sequence.stored_computed = 0
+        self._free_kept()
         request.status = Status.PREEMPTED
         plan.preempted.append(request)
         self.waiting.prepend(request)
@@ -300,16 +328,26 @@ class Scheduler:
         request.num_produced_tokens += sequence.num_outputs
         self.running.end(sequence, self.now_ps)
         self.publication.ended(sequence)
-        self.tables.release(sequence)
+        self.kept.append(sequence)
+        self._free_kept()
         if request.live:
             return False
         self._done(request, Outcome.FINISHED)
         return True
 
+    def _free_kept(self) -> None:
+        """Blocks of sequences that have ended, unless those are kept until the whole batch is done."""
+        if self.kept and not (self.policies.batching.frees_with_batch and self.running):
+            for sequence in self.kept:
+                self.tables.release(sequence)
+            self.kept.clear()
+
     # ---- what a driver asks ---------------------------------------------------------------------------------------
 
     def wants_step_now(self, request: Request) -> bool:
         """Could this newly queued request be admitted before the running span ends? Then the span should be cut."""
+        if self.policies.preemption.takes_slots:
+            return True
         if self.waiting.is_reranked:
             return self.running.num_sequences < self.config.max_num_seqs
         num_wanted = self.running.num_sequences + len(request.live)

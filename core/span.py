@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from core.block_tables import BlockTables
-from core.interfaces import Policy
+from core.interfaces import BatchRules, Policy
 from core.plan import StepPlan
 from core.publication import Publication
 from core.request import Sequence
@@ -35,7 +35,7 @@ class SpanLimit:
         self._publication = publication
         self._changing = [policy for policy in policies if type(policy).next_change is not Policy.next_change]
 
-    def num_steps(self, plan: StepPlan) -> int:
+    def num_steps(self, plan: StepPlan, rules: BatchRules) -> int:
         """At least 1: the step that was just planned."""
         is_plain = not (plan.chunks or plan.held or plan.late or plan.preempted or plan.copies or plan.swap_ins)
         if not is_plain or self._running.late or self._running.has_shared_tails or self._tables.is_windowed:
@@ -52,6 +52,9 @@ class SpanLimit:
                     most = min(most, max(1, change.step - plan.step))
         most = self._while_blocks_last(most, self._tables.pool.num_available)
         if most > 1 and self._head_waits_for_memory():
+            has_changed = self._running.batch.crossing() or self._publication.due_decodes()
+            if rules.prompts_alone and has_changed:
+                return 1  # after the head was looked at
             most = self._while_head_must_wait(most)
         return most
 

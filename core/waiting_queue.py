@@ -94,6 +94,10 @@ class WaitingQueue:
         self._policy.on_admit(request, self._view)
         self.remove(request)
 
+    def precedes(self, request: Request, other: Request) -> bool:
+        """Would it be served before the other, were they to wait both?"""
+        return bool(self._policy.key(request) < self._policy.key(other))
+
     def remove(self, request: Request) -> None:
         del self._entry[request]
         if len(self._heap) > 2 * len(self._entry) + 64:

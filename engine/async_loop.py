@@ -42,9 +42,5 @@ class AsyncEngineLoop(EngineLoop):
 
     def _following_step(self) -> PreparedStep | None:
         """None where nothing can be decided before the output of the running step is known."""
-        plan = self._scheduler.schedule(self.now_ps)
-        if plan is None:
-            return None
-        for request in plan.rejected:
-            self._source.on_done(request, self.now_ps)
-        return None if plan.is_empty else self._executor.prepare(plan)
+        plan = self._schedule()
+        return None if plan is None or plan.is_empty else self._executor.prepare(plan)

@@ -104,14 +104,16 @@ class EngineLoop:
 
     def _next_plan(self) -> StepPlan | None:
         """A plan with work in it; None where the scheduler has none until something comes in."""
-        plan = self._scheduler.schedule(self.now_ps)
+        plan = self._schedule()
         while plan is not None and plan.is_empty and plan.preempted:
-            plan = self._scheduler.schedule(self.now_ps)
-        if plan is None:
-            return None
-        for request in plan.rejected:
+            plan = self._schedule()
+        return None if plan is None or plan.is_empty else plan
+
+    def _schedule(self) -> StepPlan | None:
+        plan = self._scheduler.schedule(self.now_ps)
+        for request in plan.rejected if plan is not None else ():
             self._source.on_done(request, self.now_ps)
-        return None if plan.is_empty else plan
+        return plan
 
     def _run_step(self, step: PreparedStep) -> None:
         plan = step.plan

@@ -121,6 +121,8 @@ def load_experiment(
             max_model_len=max_model_len,
             keep_cancelled_registrations=config.scheduler.keep_cancelled_registrations,
             publication=config.scheduler.publication,
+            admit_after_preemption=config.scheduler.admit_after_preemption,
+            own_preemption_ends_step=config.scheduler.own_preemption_ends_step,
             async_scheduling=config.scheduler.async_scheduling,
             single_steps=single_steps,
         ),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from core.errors import InputError
 from core.interfaces import PolicyEnv, Preemption, PreemptionPolicy, PreemptMode, Running, Shortage
@@ -46,3 +46,18 @@ class LowestPriority(PreemptionPolicy):
 
     def _least_urgent(self, request: Request) -> tuple[int, int, int]:
         return request.priority, request.arrival_ps, self._tie_break * request.request_id
+
+
+class StrictPriority(LowestPriority):
+    """Also takes a running request's slot for a more urgent one that waits for it; equals never do that to each other.
+
+    Goes with `queue=priority`: under fcfs a victim would be first in line again, so nobody gives up a slot there.
+    """
+
+    takes_slots: ClassVar[bool] = True
+
+    def select(self, running: Running, shortage: Shortage, for_request: Request) -> Preemption | None:
+        preemption = super().select(running, shortage, for_request)
+        if shortage.slots and preemption is not None and preemption.request.priority <= for_request.priority:
+            return None
+        return preemption

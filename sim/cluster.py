@@ -80,17 +80,22 @@ class Replica:
         self._begin_step()
 
     def _begin_step(self) -> None:
-        now_ps = int(self._env.now)
-        plan = self._scheduler.schedule(now_ps)
+        rejected: list[Request] = []
+        plan = self._next_plan(rejected)
         while plan is not None and plan.is_empty and plan.preempted:
-            plan = self._scheduler.schedule(now_ps)
+            plan = self._next_plan(rejected)
         self._alarm = None  # all that came in at this instant has been seen
-        if plan is None:
-            return  # nothing to do until the next input
-        if not plan.is_empty:
-            self._start(plan)
-        if plan.rejected:
-            self.on_done(plan.rejected)
+        if plan is not None and not plan.is_empty:
+            self._start(plan)  # else there is nothing to do until the next input
+        if rejected:
+            self.on_done(rejected)
+
+    def _next_plan(self, rejected: list[Request]) -> StepPlan | None:
+        """Adds to `rejected` whom the admission policy turns away."""
+        plan = self._scheduler.schedule(int(self._env.now))
+        if plan is not None:
+            rejected += plan.rejected
+        return plan
 
     def _start(self, plan: StepPlan) -> None:
         """The plan runs from now on."""

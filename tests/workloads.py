@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from eviction_policies import CAUSAL
 from hypothesis import strategies as st
 from world import Settings, trace_of
 
+from policies.batching import Chunked, Orca, PrefillFirst, Static
+from policies.preemption import StrictPriority
 from sim.linear_cost import LinearCost
 from traces.replay import Arrivals
 from traces.schema import Trace
@@ -76,6 +79,7 @@ def prefixes(draw: st.DrawFn, block_size: int, prompts: list[int]) -> dict[str, 
 def settings_of(draw: st.DrawFn, block_size: int, trace: Trace) -> Settings:
     """The pool is just big enough for the largest request (or one block too small), up to twice as big."""
     is_async = draw(st.integers(0, 2)) == 0
+    is_priority, mode = draw(st.booleans()), draw(st.sampled_from(["recompute", "swap"]))
     largest = -(-int((trace.num_prompt_tokens + trace.num_output_tokens).max() - 1) // block_size)
     return Settings(
         num_blocks=draw(st.integers(max(1, largest - 1), 2 * largest + 1)),
@@ -87,8 +91,12 @@ def settings_of(draw: st.DrawFn, block_size: int, trace: Trace) -> Settings:
         long_prefill=draw(st.one_of(st.just(0), st.integers(1, 8))),
         full_prompt=draw(st.booleans()),
         watermark=draw(st.sampled_from([0.0, 0.0, 0.2])),
-        priority=draw(st.booleans()),
-        mode=draw(st.sampled_from(["recompute", "swap"])),
+        priority=is_priority,
+        mode=mode,
+        preemption=partial(StrictPriority, mode=mode) if is_priority and draw(st.booleans()) else None,
+        batching=draw(st.sampled_from([Chunked, Chunked, PrefillFirst, Orca, Static])),
+        admit_after_preemption=not is_async and draw(st.booleans()),
+        own_preemption_ends_step=draw(st.booleans()),
         host_blocks=draw(st.sampled_from([0, 2, 6, 50])),
         free_order=draw(st.sampled_from(["unhashed_first", "append_all"])),
         keep_cancelled=draw(st.booleans()),

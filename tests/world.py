@@ -59,6 +59,9 @@ class Settings:
     keep_cancelled: bool = False
     publication: str = "schedule"
     asynchronous: bool = False
+    admit_after_preemption: bool = False
+    own_preemption_ends_step: bool = False
+    batching: Any = Chunked
     eviction: Callable[[PolicyEnv], EvictionPolicy | LeafRanking] = LRU
     prefix_index: str = "hash"
     preemption: Any = None  # a class instead of the one that goes with `priority` and `mode`
@@ -78,7 +81,7 @@ def scheduler_of(settings: Settings) -> Scheduler:
         eviction=settings.eviction,
         allocation=Paged,
         preemption=victim,
-        batching=Chunked,
+        batching=settings.batching,
         queue=settings.queue or (Priority if settings.priority else FCFS),
         admission=settings.admission or reservation,
     )
@@ -91,6 +94,8 @@ def scheduler_of(settings: Settings) -> Scheduler:
         keep_cancelled_registrations=settings.keep_cancelled,
         publication=settings.publication,
         async_scheduling=settings.asynchronous,
+        admit_after_preemption=settings.admit_after_preemption,
+        own_preemption_ends_step=settings.own_preemption_ends_step,
         single_steps=not settings.spans,
     )
     pool = PoolConfig(
@@ -253,7 +258,7 @@ class Bench:
 def check_integrity(scheduler: Scheduler) -> None:
     """Block states partition the pool, counts equal the tables, and the host holds what swapped requests need."""
     live = [sequence for request in scheduler.running for sequence in request.live]
-    scheduler.tables.check_integrity(live)
+    scheduler.tables.check_integrity([*live, *scheduler.kept])
     for request in scheduler.waiting:
         assert not any(table for sequence in request.sequences for table in sequence.tables), (
             "a waiting request has blocks"

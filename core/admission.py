@@ -35,8 +35,7 @@ class Admissions:
 
     @property
     def is_anybody_swapped_out(self) -> bool:
-        host = self._tables.swapping.host
-        return host.num_available < host.num_blocks
+        return self._tables.swapping.num_requests > 0
 
     def admit(
         self, plan: StepPlan, rules: BatchRules, budget: int, may_come: Callable[[Request], bool] = lambda request: True

@@ -31,6 +31,7 @@ class Swapping:
         self, pool: BlockPool, host: HostPool, block_size: int, log: DecisionLog, prefix_caching: bool
     ) -> None:
         self.host = host
+        self.num_requests = 0  # that are swapped out now
         self._pool = pool
         self._block_size = block_size
         self._log = log
@@ -51,6 +52,7 @@ class Swapping:
         host_ids = {block: self.host.take() for block in moving}
         plan.swap_outs.extend(BlockCopy(block.block_id, host_id) for block, host_id in host_ids.items())
         self._log.blocks(Event.SWAP_OUT, request.request_id, moving)
+        self.num_requests += 1
         num_computed = [sequence.stored_computed for sequence in started]
         swapped = SwappedKV(started, num_computed, host_ids=list(host_ids.values()))
         for tables in kept:
@@ -143,6 +145,7 @@ class Swapping:
     def forget(self, request: Request) -> None:
         """Frees what it has on the host, if anything."""
         if request.swapped is not None:
+            self.num_requests -= 1
             self.host.release(request.swapped.host_ids)
             request.swapped = None
 

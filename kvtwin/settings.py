@@ -75,6 +75,7 @@ RULES: Mapping[str, Rule] = {
     "name": Rule(_is_folder_name, "the name of a folder under runs/"),
     "out": _or_null(Rule(TEXT.allows, "a folder")),
     "seed": WHOLE,
+    "preset": TEXT,
     "decisions": _one_of("full", "digest", "off"),
     "fast_forward": BOOLEAN,
     "report": BOOLEAN,

@@ -9,6 +9,7 @@ NEED_TORCH = [
     "test_engine_weights.py",
     "test_kernels_reference.py",
     "test_lockstep.py",
+    "test_preset_lockstep.py",
     "test_radix_lockstep.py",
     "test_shadow.py",
 ]

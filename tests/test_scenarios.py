@@ -15,6 +15,7 @@ from core.interfaces import Block, EvictionPolicy, PriorityEviction
 from core.request import Outcome, Status
 from policies.eviction.fifo import FIFO
 from policies.eviction.lru import LRU
+from sim.linear_cost import LinearCost
 from traces.replay import Arrivals
 
 UNBOUNDED = None
@@ -133,6 +134,28 @@ def test_scenario_13_slots_are_not_taken_away(urgency: int) -> None:
     run = simulate(trace, Settings(num_blocks=100, max_num_seqs=1, priority=True))
     assert run.num_preemptions == 0
     assert run.request(1).first_scheduled_ps == run.request(0).finish_ps == 100 * 10**12
+
+
+@pytest.mark.parametrize(
+    ("num_tokens", "swap_ms", "recompute_ms"), [(8192, 85.90, 819.2), (1024, 10.74, 102.4), (256, 2.68, 25.6)]
+)
+def test_scenario_15_what_a_preemption_costs_by_swap_and_by_recompute(
+    num_tokens: int, swap_ms: float, recompute_ms: float
+) -> None:
+    """Llama-3.1-8B in bf16: 131,072 bytes a token, 25 GB/s each way; 10,000 prompt tokens a second.
+
+    The pool holds two prompts and not a token more. The second gives way when the first decodes; steps are free.
+    """
+    cost = LinearCost(1e-12, prefill_token_s=1e-4, swap_block_s=16 * 131_072 / 25e9)
+    num_blocks = 2 * num_tokens // 16
+    spent_ms = {}
+    for mode in ("swap", "recompute"):
+        settings = Settings(num_blocks, budget=2 * num_tokens, caching=False, mode=mode, host_blocks=num_blocks)
+        run = simulate(trace_of([0, 0], [num_tokens] * 2, [3, 3]), settings, cost)
+        assert run.num_preemptions == 1
+        spent_ms[mode] = float(run.step_arrays()["duration_s"][1:].sum() * 1000)
+    assert spent_ms["swap"] == pytest.approx(swap_ms, abs=0.005)
+    assert spent_ms["recompute"] == pytest.approx(recompute_ms + 0.1), "its output so far is a token more"
 
 
 def test_scenario_18_a_long_prompt_takes_what_the_decodes_leave() -> None:

@@ -73,9 +73,14 @@ class Change(NamedTuple):
 
 
 class Policy(ABC):  # noqa: B024 - each kind of policy adds its own abstract methods
-    """Base of every policy. `clairvoyant` ones use knowledge of the future, say so, and are refused unless named."""
+    """Base of every policy. `clairvoyant` ones use knowledge of the future, say so, and are refused unless named.
+
+    A policy that asks for a request's priority or tenant names it in `goes_by` ("priority", "tenant"): a run tells what
+    of its trace no policy goes by.
+    """
 
     clairvoyant: ClassVar[bool] = False
+    goes_by: ClassVar[frozenset[str]] = frozenset()
 
     def __init__(self, env: PolicyEnv) -> None:
         self.env = env

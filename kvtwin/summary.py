@@ -125,8 +125,11 @@ def _ignored(experiment: Experiment, scheduler: Scheduler) -> list[str]:
     """Trace features that this run does not honour."""
     trace = experiment.trace
     tells_apart = any(getattr(policy, "tells_categories_apart", False) for policy in scheduler.policies.others)
+    gone_by = {column for policy in scheduler.policies.all() for column in policy.goes_by}
+    tenants_are_kinds = tells_apart and trace.kind is trace.tenant
     ignored = {
-        "tenant": trace.tenant is not None and not (tells_apart and trace.kind is trace.tenant),
+        "priority": trace.priority is not None and "priority" not in gone_by,
+        "tenant": trace.tenant is not None and "tenant" not in gone_by and not tenants_are_kinds,
         "deadline_ps": trace.deadline_ps is not None,  # no policy here knows deadlines
         "category": trace.category is not None and not tells_apart,
         "session_id": trace.session_id is not None and trace.parent is None,  # turns are linked by `parent`

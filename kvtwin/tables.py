@@ -145,9 +145,12 @@ def _latency_table(metrics: Mapping[str, Any]) -> Table:
 
 
 def _figure_table(metrics: Mapping[str, Any]) -> Table:
-    """Two figures a row, those that the run does not define left out."""
-    known = [(name, value) for name in _KEY_FIGURES if (value := _figure(metrics, name)) is not None]
-    cells = [(metric_label(name), metric_text(name, value)) for name, value in known]
+    """Two figures a row. Those that the run does not define are left out; of prefix hits it is said that they are not:
+    silence would read as none."""
+    figures = {name: _figure(metrics, name) for name in _KEY_FIGURES}
+    cells = [(metric_label(name), metric_text(name, value)) for name, value in figures.items() if value is not None]
+    if figures["prefix_hit_ratio"] is None:
+        cells.append((metric_label("prefix_hit_ratio"), "undefined"))
     outcomes = [(f"Requests {outcome}", f"{num:,}") for outcome, num in metrics["outcomes"].items() if num]
     cells += outcomes
     half = (len(cells) + 1) // 2

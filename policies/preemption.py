@@ -36,6 +36,8 @@ class LowestPriority(PreemptionPolicy):
     ever.
     """
 
+    goes_by = frozenset({"priority"})
+
     def __init__(self, env: PolicyEnv, mode: str = "recompute", ties: Literal["last", "first"] = "last") -> None:
         super().__init__(env)
         self._mode = _mode(mode)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -129,8 +130,24 @@ def test_what_the_trace_offers_in_vain_is_named(kvtwin, tmp_path):
     rows = [row(0, tenant=1, session_id=4), row(1, num_samples=2), row(2, cancel_after_s=9, priority=3)]
     trace = write_trace(tmp_path / "own.jsonl", rows)
     finished = kvtwin("sim", "trace=file", f"trace.path={trace}")
-    assert finished.errors == ["note: not honoured by this run: tenant, session_id"]
-    assert finished.summary["ignored"] == ["tenant", "session_id"]
+    assert finished.errors == ["note: not honoured by this run: priority, tenant, session_id"]
+    assert finished.summary["ignored"] == ["priority", "tenant", "session_id"]
+    assert re.search(r"Prefix hit ratio +undefined", finished.out)
+
+
+@pytest.mark.parametrize(
+    ("words", "honoured"),
+    [
+        (["queue=priority"], "priority"),
+        (["preemption=lowest_priority"], "priority"),
+        (["eviction=radix/priority", "pool.prefix_index=radix"], "priority"),
+        (["queue=vtc"], "tenant"),
+    ],
+)
+def test_what_a_policy_goes_by_is_honoured(kvtwin, tmp_path, words, honoured):
+    trace = write_trace(tmp_path / "own.jsonl", [row(0, tenant=1), row(1, priority=3)])
+    finished = kvtwin("sim", "trace=file", f"trace.path={trace}", *words)
+    assert finished.summary["ignored"] == [name for name in ("priority", "tenant") if name != honoured]
 
 
 def test_swapping_without_room_on_the_host_is_told(kvtwin):

@@ -57,6 +57,7 @@ class RadixPriority(LeafRanking):
     """The leaf of the least important requests; of equals the one passed longest ago."""
 
     ignores_repetition = True
+    goes_by = frozenset({"priority"})
 
     def rank(self, leaf: Leaf) -> tuple[int, int]:
         return leaf.priority, leaf.last_access

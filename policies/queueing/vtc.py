@@ -22,6 +22,7 @@ class VTC(QueuePolicy):
     """
 
     window = 0
+    goes_by = frozenset({"tenant"})
 
     def __init__(self, env: PolicyEnv, input_weight: float = 1, output_weight: float = 2) -> None:
         super().__init__(env)

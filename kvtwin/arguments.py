@@ -38,3 +38,10 @@ def count(text: str) -> int:
     if not (text.isascii() and text.isdecimal() and 1 <= int(text) < 2**62):
         raise argparse.ArgumentTypeError(f"{text}; expected a whole number of at least 1")
     return int(text)
+
+
+def seed(text: str) -> int:
+    """The type of an option that takes a whole number from 0 on."""
+    if not (text.isascii() and text.isdecimal()):
+        raise argparse.ArgumentTypeError(f"{text}; expected a whole number from 0")
+    return int(text)

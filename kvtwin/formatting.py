@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 NOTHING = "–"
 
@@ -95,6 +95,13 @@ def ratio_text(value: float | None) -> str:
     return NOTHING if value is None else f"{value * 100:.1f} %"
 
 
+def dropped_text(num_dropped: Mapping[str, int], name: str) -> str:
+    """How many rows of a trace were left out, by reason."""
+    reasons = ", ".join(f"{num:,} {reason}" for reason, num in num_dropped.items())
+    num_rows = sum(num_dropped.values())
+    return f"{num_rows:,} row{'s were' if num_rows > 1 else ' was'} left out of {name}: {reasons}"
+
+
 def error_text(value: float | None) -> str:
     """A signed error in per cent."""
     if value is None:
@@ -126,7 +133,9 @@ def _request_rate_text(value: float | None) -> str:
 
 
 def _digits(value: float) -> str:
-    """At least three significant digits, no more decimals than that takes."""
+    """At least three significant digits, no more decimals than that takes (two from 0.1 on)."""
+    if 0 < abs(value) < 0.1:
+        return f"{value:.3g}"
     decimals = 0 if abs(value) >= 100 else 1 if abs(value) >= 10 else 2
     return f"{value:,.{decimals}f}"
 

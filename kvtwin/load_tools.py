@@ -119,7 +119,7 @@ def _inference_perf(trace: Trace, folder: Path) -> Exported:
     write_trace_as("azure", trace, file)
     write_atomically(config, _INFERENCE_PERF_CONFIG.format(file=_yaml_text(str(file))).encode())
     command = f"inference-perf --config_file {_quoted(config)}"
-    return Exported(file, "azure", command, (f"model and address are to be filled in, in {config}",))
+    return Exported(file, "azure", command, (f"fill in model and address in {config}",))
 
 
 TOOLS: dict[str, Callable[[Trace, Path], Exported]] = {

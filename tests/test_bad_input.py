@@ -206,14 +206,14 @@ def test_malformed_rows_can_be_left_out_and_are_counted_by_reason(kvtwin, tmp_pa
     assert finished.summary["trace"]["num_dropped"] == reasons
     assert finished.summary["trace"]["num_requests"] == 3
     told = ", ".join(f"{num} {reason}" for reason, num in reasons.items())
-    assert finished.errors == [f"note: 4 rows of own were left out: {told}"]
+    assert finished.errors == [f"note: 4 rows were left out of own: {told}"]
 
 
 def test_a_trace_that_cannot_be_read_is_told(refused, tmp_path):
     (tmp_path / "empty.jsonl").write_text("")
     assert refused("sim", "trace=file") == "trace.path is missing: trace=file needs trace.path=FILE"
     assert refused("sim", "trace=file", "trace.path=none.jsonl").startswith("none.jsonl: cannot be read")
-    assert refused("sim", "trace=file", "trace.path=empty.jsonl").startswith("empty.jsonl: format not recognised")
+    assert refused("sim", "trace=file", "trace.path=empty.jsonl").startswith("empty.jsonl: is empty; expected a trace")
 
 
 def test_a_pool_that_no_request_fits_is_refused_and_one_that_some_fit_is_noted(refused, kvtwin, tmp_path):

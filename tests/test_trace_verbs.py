@@ -102,7 +102,29 @@ def test_rows_left_out_are_told_by_reason(kvtwin, tmp_path):
     finished = kvtwin("trace", "info", "t.jsonl", "--on-error", "skip")
     assert "zero_output: 1, zero_prompt: 1" in finished.out
     finished = kvtwin("trace", "convert", "t.jsonl", "u.jsonl", "--on-error", "skip")
-    assert finished.errors == ["note: 2 rows of t.jsonl were left out: 1 zero_output, 1 zero_prompt"]
+    assert finished.errors == ["note: 2 rows were left out of t.jsonl: 1 zero_output, 1 zero_prompt"]
+
+
+def test_fit_tells_what_it_did_not_learn_from(kvtwin, tmp_path):
+    header = "arrived_at,num_prefill_tokens,num_decode_tokens"
+    (tmp_path / "t.csv").write_text(f"{header}\n0,5,1\n1,6,0\n2,7,2\n")
+    finished = kvtwin("trace", "fit", "t.csv", "--on-error", "skip", "--out", "like.yaml")
+    assert finished.errors == ["note: 1 row was left out of t.csv: 1 zero_output"]
+
+
+def test_a_low_rate_is_not_shown_as_none(kvtwin, tmp_path):
+    write_trace(tmp_path / "t.jsonl", [row(0), row(4000)])
+    assert " 0.0005 req/s" in kvtwin("trace", "info", "t.jsonl").out
+
+
+def test_sessions_of_a_folder_are_not_unsorted_rows(kvtwin, tmp_path):
+    """Each starts at 0 on a clock of its own."""
+    for name in ("a", "b"):
+        requests = [{"t": time_s, "in": 64, "out": 2, "hash_ids": [1]} for time_s in (0, 5)]
+        folder = tmp_path / "sessions"
+        folder.mkdir(exist_ok=True)
+        (folder / f"{name}.json").write_text(json.dumps({"block_size": 64, "requests": requests}))
+    assert "sorted by arrival" not in kvtwin("trace", "info", "sessions").out
 
 
 def test_a_page_is_one_file_that_asks_the_network_for_nothing(kvtwin, tmp_path):
@@ -182,6 +204,22 @@ def test_transforms_are_options(kvtwin, tmp_path):
             "trace info: argument --block-size: -3; expected a whole number",
         ),
         (["convert", "chat.jsonl", ".", "--to", "azure"], ". is a folder; expected a file to write to"),
+        (
+            ["sample", "chat.jsonl", "o.jsonl", "--fraction", "0.5", "--seed", "-5"],
+            "trace sample: argument --seed: -5; expected a whole number from 0",
+        ),
+        (
+            ["sample", "chat.jsonl", "o.jsonl", "--fraction", "0.5", "--num-requests", "5"],
+            "sample: expected a number of requests or a fraction, and not both",
+        ),
+        (
+            ["convert", "chat.jsonl", "o.jsonl", "--prompt-tokens", "9:5"],
+            "trace convert: argument --prompt-tokens: '9:5' is empty; expected an end",
+        ),
+        (
+            ["convert", "chat.jsonl", "o.jsonl", "--max-prompt-tokens", "5", "--long", "drop"],
+            "trace 'own': every request has more than 5 prompt tokens; expected a cap",
+        ),
         (["sample", "chat.jsonl", "o.jsonl"], "trace sample: how many? expected --fraction"),
         (["sample", "chat.jsonl", "o.jsonl", "--fraction", "2"], "fraction=2; expected more than 0 and at most 1"),
         (
@@ -305,7 +343,7 @@ def test_fit_shows_its_residuals_and_keeps_them(kvtwin):
         ),
         (("synth", "rag", "--out", "no/t.jsonl"), "no/t.jsonl: cannot be written"),
         (("fit", "absent", "--out", "r.yaml"), "absent: cannot be read"),
-        (("fit", "absent", "--out", "r.yaml", "--seed", "-1"), "--seed -1; expected a whole number from 0"),
+        (("fit", "absent", "--out", "r.yaml", "--seed", "-1"), "argument --seed: -1; expected a whole number from 0"),
     ],
 )
 def test_synth_and_fit_refuse(refused, words, message):

@@ -167,6 +167,14 @@ def test_vllm_bench_requests_start_at_the_earliest(read):
         read(BENCH)
 
 
+def test_vllm_bench_on_a_machine_that_has_run_for_a_year(read):
+    """The clock counts from boot; 64 bits of picoseconds hold 106 days of it."""
+    up = {"input_lens": [1, 2], "output_lens": [3, 4], "start_times": [31_536_000.5, 31_536_002.75]}
+    assert read(up).arrival_ps.tolist() == [0, 2_250_000_000_000]
+    with pytest.raises(InputError, match="the requests span more than 106 days"):
+        read(up | {"start_times": [0, 31_536_000.5]})
+
+
 def test_vllm_bench_without_errors_tells_failures_by_their_outputs(read):
     assert read({key: BENCH[key] for key in BENCH if key != "errors"}, on_error="skip").num_dropped == {
         "zero_output": 1

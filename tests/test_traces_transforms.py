@@ -86,8 +86,16 @@ def test_mooncake_at_1_32_has_blocks_of_16():
 def test_a_scale_that_splits_hash_blocks_is_refused():
     with pytest.raises(InputError, match=r"length_scale=1/3: the trace's blocks of 512 tokens would become 170\.667"):
         length_scale(hashed([513]), "1/3")
-    with pytest.raises(InputError, match=r"would become 0\.5 tokens"):
+    with pytest.raises(InputError, match=r"would become 0\.5 tokens; .* such as 1/512$"):
         length_scale(hashed([513]), "1/1024")
+    with pytest.raises(InputError, match=r"such as 171/512$"):
+        length_scale(hashed([513]), "1/3")
+
+
+@pytest.mark.parametrize("scale", ["1e9", "1e30"])
+def test_a_scale_that_makes_prompts_no_reader_takes_is_refused(scale):
+    with pytest.raises(InputError, match=r"a request would have 513\d+ tokens; expected a scale"):
+        length_scale(hashed([513]), scale)
 
 
 @pytest.mark.parametrize("scale", ["0", "-1", "x", "1/0", "", "nan", float("inf")])

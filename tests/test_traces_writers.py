@@ -135,6 +135,15 @@ def test_libcachesim_gets_a_row_a_block(folder):
     assert not (folder / "none").exists()
 
 
+def test_turns_that_come_by_the_clock_are_a_loss_where_only_delays_are_told():
+    """As in Bailian: when a turn was sent is known, how long after the answer is not."""
+    turns = requests(0, 5, session_id=np.array([0, 0]), parent=np.array([-1, 0]), think_time_ps=np.array([-1, -1]))
+    assert not_carried(turns, "kvtwin") == not_carried(turns, "parquet") == []
+    (loss,) = not_carried(turns, "mooncake_sessions")
+    assert loss.startswith("when turns were sent whose think time is not told")
+    assert not_carried(replace(turns, think_time_ps=np.array([-1, 7])), "mooncake_sessions") == []
+
+
 def test_what_a_format_cannot_carry_is_named(folder):
     columns = {"priority": np.array([0, 1]), "num_samples": np.array([1, 2]), "cancel_after_ps": np.array([-1, 5])}
     trace = requests(10**12, 10**12 + 3, tenant=np.array([0, 0]), **columns)

@@ -34,10 +34,9 @@ def drop_long(trace: Trace, max_prompt_tokens: int = MOST, max_output_tokens: in
     _check(max_prompt_tokens, max_output_tokens)
     fits = (trace.num_prompt_tokens <= max_prompt_tokens) & (trace.num_output_tokens <= max_output_tokens)
     if not fits.any():
-        raise InputError(
-            f"trace {trace.name!r}: every request has more than {max_prompt_tokens} prompt or {max_output_tokens}"
-            " output tokens; expected a cap that leaves one"
-        )
+        caps = ((max_prompt_tokens, "prompt"), (max_output_tokens, "output"))
+        told = " or ".join(f"{most} {what} tokens" for most, what in caps if most < MOST)
+        raise InputError(f"trace {trace.name!r}: every request has more than {told}; expected a cap that leaves one")
     return trace.take(np.flatnonzero(fits))
 
 

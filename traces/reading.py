@@ -125,6 +125,8 @@ def _format_of(source: Source, name: str) -> Format:
     for candidate in FORMATS:
         if candidate.recognises(head):
             return candidate
+    if not head.first_line:
+        raise InputError(f"{source.path}: is empty; expected a trace, in one of the formats {_names()}")
     start = head.first_line[:60]
     raise InputError(f"{source.path}: format not recognised, it starts with {start!r}; known formats: {_names()}")
 

@@ -114,7 +114,7 @@ def _kept(trace: Trace, rows: Bools, what: str) -> Trace:
 
 def _num_wanted(trace: Trace, num_requests: int | None, fraction: Fraction | str | float | None) -> int:
     if (num_requests is None) == (fraction is None):
-        raise InputError("sample: expected either a number of requests or a fraction")
+        raise InputError("sample: expected a number of requests or a fraction, and not both")
     if fraction is not None:
         share = _number("fraction", fraction)
         if not 0 < share <= 1:

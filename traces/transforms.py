@@ -9,6 +9,7 @@ from fractions import Fraction
 import numpy as np
 
 from core.errors import InputError
+from traces.readers.fields import MAX_TOKENS
 from traces.schema import IntArray, Ragged, Trace
 from traces.statistics import conversations
 
@@ -70,8 +71,12 @@ def shuffle_tenants(trace: Trace, seed: int = 0) -> Trace:
 
 def _scaled(lengths: IntArray, ratio: Fraction) -> IntArray:
     products = lengths.astype(object) * ratio.numerator  # Python integers: exact beyond 64 bits
-    scaled: IntArray = np.maximum(1, -(-products // ratio.denominator)).astype(np.int64)
-    return scaled
+    scaled = np.maximum(1, -(-products // ratio.denominator))
+    if scaled.max(initial=1) > MAX_TOKENS:
+        expected = f"a scale that leaves at most {MAX_TOKENS}"
+        raise InputError(f"trace.length_scale={ratio}: a request would have {scaled.max()} tokens; expected {expected}")
+    lengths_scaled: IntArray = scaled.astype(np.int64)
+    return lengths_scaled
 
 
 def _scaled_segments(segments: Ragged | None, ratio: Fraction) -> Ragged | None:
@@ -92,7 +97,8 @@ def _scaled_block(trace: Trace, ratio: Fraction) -> int | None:
     if block.denominator != 1:
         raise InputError(
             f"trace.length_scale={ratio}: the trace's blocks of {trace.hash_block_tokens} tokens would become"
-            f" {float(block):g} tokens; expected a scale that keeps them whole, such as 1/{trace.hash_block_tokens}"
+            f" {float(block):g} tokens; expected a scale that keeps them whole, such as"
+            f" {Fraction(max(1, round(block)), trace.hash_block_tokens)}"
         )
     return int(block)
 

@@ -72,10 +72,19 @@ def _not_carried(trace: Trace, target: TargetFormat) -> Iterator[str]:
         column = getattr(trace, optional.column)
         if column is not None and key not in target.carries and (column != optional.default).any():
             yield key
+    if "parent" in target.carries and "times_of_turns" not in target.carries and _num_turns_by_the_clock(trace):
+        yield "when turns were sent whose think time is not told (they follow the answer before them at once)"
     if trace.arrival_ps[0] and "origin" not in target.carries:
         yield "the time before the first arrival"
     if (trace.arrival_ps % target.resolution_ps).any():
         yield f"times finer than {target.resolution_ps / 1e12:g} s (rounded down)"
+
+
+def _num_turns_by_the_clock(trace: Trace) -> int:
+    """Turns that arrive when the trace says, whenever the answer before them comes."""
+    if trace.parent is None or trace.think_time_ps is None:
+        return 0
+    return int(((trace.parent >= 0) & (trace.think_time_ps < 0)).sum())
 
 
 def _write(path: Path, write: Callable[[BinaryIO], None]) -> None:

@@ -6,17 +6,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from core.errors import InputError
-from kvtwin.arguments import Arguments
-from kvtwin.trace_verbs.shaping import add_reading, read_as_told
+from kvtwin.arguments import Arguments, seed
+from kvtwin.trace_verbs.shaping import add_reading, read
 from traces.fit import fit, residual_table
 from traces.recipe import write_recipe
 
 
 def run(args: Sequence[str]) -> int:
     options = _parser().parse_args(args)
-    if options.seed < 0:
-        raise InputError(f"trace fit: --seed {options.seed}; expected a whole number from 0")
-    trace = read_as_told(options.file, options)
+    trace = read(options.file, options)
     if Path(options.out).exists() and Path(options.out).samefile(options.file):
         raise InputError(f"{options.out} is the file that is read; expected another name to write to")
     recipe, residuals = fit(trace, options.seed, Path(options.out).stem)
@@ -42,6 +40,6 @@ def _parser() -> Arguments:
     )
     parser.add_argument("file", metavar="FILE")
     parser.add_argument("--out", required=True, metavar="RECIPE", help="a YAML file to write")
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the trace that is compared; default 0")
+    parser.add_argument("--seed", type=seed, default=0, metavar="N", help="of the trace that is compared; default 0")
     add_reading(parser)
     return parser

@@ -7,7 +7,8 @@ from argparse import ArgumentTypeError, Namespace
 from dataclasses import replace
 from math import inf
 
-from kvtwin.arguments import Arguments, count
+from kvtwin.arguments import Arguments, count, seed
+from kvtwin.formatting import dropped_text
 from kvtwin.tokenizing import read_with_tokenizer
 from traces.capping import MOST, clip, drop_long
 from traces.hashing import with_hash_ids
@@ -40,7 +41,7 @@ def add_sampling(parser: Arguments) -> None:
     group = parser.add_argument_group("sampling, whole conversations kept together")
     group.add_argument("--fraction", metavar="F", help="share of the requests: 0.1, 1/3")
     group.add_argument("--num-requests", type=count, metavar="N", help="at least so many requests")
-    group.add_argument("--seed", type=int, default=0, metavar="N", help="of sampling and shuffling; default 0")
+    group.add_argument("--seed", type=seed, default=0, metavar="N", help="of sampling and shuffling; default 0")
 
 
 def add_shaping(parser: Arguments) -> None:
@@ -81,8 +82,7 @@ def read(path: str, options: Namespace) -> Trace:
     """The trace as it lies in its file; says on standard error what of it was left out."""
     trace = read_as_told(path, options)
     if trace.num_dropped:
-        reasons = ", ".join(f"{num:,} {reason}" for reason, num in trace.num_dropped.items())
-        note(f"{sum(trace.num_dropped.values()):,} rows of {path} were left out: {reasons}")
+        note(dropped_text(trace.num_dropped, path))
     return trace
 
 
@@ -141,7 +141,10 @@ def _range(text: str) -> Range:
     least, colon, most = text.partition(":")
     if not colon or not all(end.isdecimal() or not end for end in (least, most)):
         raise ArgumentTypeError(f"{text!r} is no range; expected A:B, A: or :B, whole numbers")
-    return Range(int(least or 1), int(most) if most else inf)
+    kept = Range(int(least or 1), int(most) if most else inf)
+    if kept.most < kept.least:
+        raise ArgumentTypeError(f"{text!r} is empty; expected an end that is not below its start")
+    return kept
 
 
 def _times(text: str) -> tuple[str, str | None]:

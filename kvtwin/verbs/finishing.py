@@ -9,6 +9,7 @@ from typing import Any
 from omegaconf import DictConfig
 
 from kvtwin.failures import require, tell
+from kvtwin.formatting import dropped_text
 from kvtwin.store import Run
 from kvtwin.sweep import INTERRUPTED, JobOutcome, in_sweep
 from kvtwin.tables import print_tables, run_table
@@ -51,8 +52,7 @@ def note(text: str) -> None:
 def _notes(summary: Mapping[str, Any]) -> Iterator[str]:
     trace, metrics = summary["trace"], summary["metrics"]
     if trace["num_dropped"]:
-        reasons = ", ".join(f"{num:,} {reason}" for reason, num in trace["num_dropped"].items())
-        yield f"{sum(trace['num_dropped'].values()):,} rows of {trace['name']} were left out: {reasons}"
+        yield dropped_text(trace["num_dropped"], trace["name"])
     num_rejected, num_requests = metrics["outcomes"]["rejected"], trace["num_requests"]
     if num_rejected:
         yield f"{num_rejected:,} of {num_requests:,} requests were rejected: they can never fit the pool or the model"

@@ -14,7 +14,8 @@ from traces.writers.text import decimal_text, write_lines
 
 __all__ = ["CARRIES", "DESCRIPTION", "NAME", "RESOLUTION_PS", "write"]
 
-CARRIES = frozenset({"lengths", "hash_ids", "prompt_segments", "output_segments", "origin", *OPTIONAL_KEYS})
+_CONTENT = {"hash_ids", "prompt_segments", "output_segments"}
+CARRIES = frozenset({"lengths", "origin", "times_of_turns", *_CONTENT, *OPTIONAL_KEYS})
 RESOLUTION_PS = 1
 
 

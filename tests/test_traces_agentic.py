@@ -142,6 +142,12 @@ def test_sub_agents_in_sub_agents(read):
     assert links(trace) == [(0, -1, -1), (3, 0, 1), (5, 1, 0), (8, 2, 1), (11, 3, 1), (15, 4, 2)]
 
 
+def test_a_sub_agent_may_end_with_a_sub_agent(read):
+    """Whoever waits for the outer one waits for the inner one, too."""
+    trace = read(session(call(0), agent(3, call(3), agent(5, call(6))), call(15)))
+    assert links(trace) == [(0, -1, -1), (3, 0, 1), (6, 1, 1), (15, 2, 7)]
+
+
 def test_sub_agents_that_still_run_hold_nobody_up(read):
     """One runs on beyond the next request, one was launched without waiting, one has no request."""
     running = agent(3, call(3), call(30))

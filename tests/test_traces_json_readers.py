@@ -36,6 +36,12 @@ def num_shared_blocks(trace: Trace, row: int, other: int) -> int:
 # ---- ids that stand for a block and all before it ------------------------------------------------------------------
 
 
+def test_times_with_the_noise_of_a_float_are_those_that_were_meant(read):
+    """Programs write 3 * 0.1 as 0.30000000000000004."""
+    trace = read({"timestamp": 3 * 0.1, "input_length": 1, "output_length": 1, "hash_ids": [0]})
+    assert trace.arrival_ps.tolist() == [300_000_000]
+
+
 def test_ids_that_form_a_tree_are_left_alone():
     ids = Ragged.of_ids([[7, 3, 9], [7, 3, 4], [5]])
     assert chained(ids) is ids
@@ -294,8 +300,8 @@ def test_llmservingsim_sessions_wait_for_their_tools(read):
             "column input_tok_ids: '2 ids'",
         ),
         (
-            {"input_toks": 3, "output_toks": 1, "arrival_time_ns": 0.0001},
-            "column arrival_time_ns: .*; expected no finer",
+            {"input_toks": 3, "output_toks": 1, "arrival_time_ns": -0.5},
+            "column arrival_time_ns: .*; expected a number from 0",
         ),
         ({"arrival_time_ns": 0, "sub_requests": 5}, "column sub_requests: 5; expected a list of requests"),
         ({"arrival_time_ns": 0, "sub_requests": [{"input_toks": 1}]}, r"column sub_requests\[0\].output_toks: None"),

@@ -84,7 +84,7 @@ class SessionReader:
         self._agent(document, self._items(document, "requests", requests, 0), Chain())
 
     def _agent(self, document: _Document, items: Sequence[_Item], chain: Chain) -> None:
-        """The requests of one agent, which `chain` links; it ends as the last of them."""
+        """The requests of one agent, which `chain` links; it ends as the last of them, sub-agents included."""
         spawned: list[int] = []  # the last requests of sub-agents that the next request may wait for
         think_time_counts = False  # of the first request, from nothing that it waits for
         for item in items:
@@ -99,6 +99,9 @@ class SessionReader:
                 chain.keep(max(ended, key=lambda row: self.requests[row].end_ps))
             self._request(document, item, chain, think_time_counts and not ended)
             spawned, think_time_counts = [], True
+        if spawned:  # nothing of this agent follows them
+            own = [chain.last_row] if chain.last_row >= 0 else []
+            chain.keep(max((*own, *spawned), key=lambda row: self.requests[row].end_ps))
 
     def _request(self, document: _Document, item: _Item, chain: Chain, think_time_counts: bool) -> None:
         waited_ps = 0

@@ -185,7 +185,7 @@ def test_transforms_are_options(kvtwin, tmp_path):
             "the ending of out tells no format to write; expected --to kvtwin, mooncake",
         ),
         (["convert", "chat.jsonl", "out.csv", "--to", "azur"], "--to azur tells no format to write"),
-        (["convert", "chat.jsonl", "chat.jsonl"], "chat.jsonl is the file that is read; expected another name"),
+        (["convert", "chat.jsonl", "chat.jsonl"], "chat.jsonl is a file that is read; expected another name"),
         (["convert", "chat.jsonl"], "trace convert: the following arguments are required: OUT"),
         (
             ["convert", "chat.jsonl", "o.jsonl", "--windw", "3"],
@@ -232,6 +232,28 @@ def test_transforms_are_options(kvtwin, tmp_path):
 def test_a_wrong_word_is_told_with_what_would_be_right(refused, tmp_path, words, line):
     chat(tmp_path / "chat.jsonl")
     assert refused("trace", *words).startswith(line)
+
+
+def test_no_verb_writes_over_what_it_reads(refused, tmp_path):
+    chat(tmp_path / "chat.jsonl")
+    chat(tmp_path / "aiperf.jsonl")
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    for words in (
+        ["convert", "chat.jsonl", "aiperf.jsonl", "--merge", "aiperf.jsonl"],
+        ["export", "aiperf.jsonl", "--for", "aiperf", "--out", "."],
+        ["info", "chat.jsonl", "--html", "chat.jsonl"],
+        ["fit", "chat.jsonl", "--out", "chat.jsonl"],
+    ):
+        assert refused("trace", *words).endswith(".jsonl is a file that is read; expected another name to write to")
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_no_verb_writes_over_a_session_of_the_folder_that_it_reads(refused, tmp_path):
+    (tmp_path / "all").mkdir()
+    session = tmp_path / "all" / "a.json"
+    session.write_text('{"block_size": 64, "requests": [{"t": 0, "in": 5, "out": 2}]}')
+    assert refused("trace", "convert", "all", "all/a.json", "--to", "kvtwin").startswith("all/a.json is a file that is")
+    assert "block_size" in session.read_text()
 
 
 @pytest.mark.parametrize(

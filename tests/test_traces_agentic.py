@@ -1,5 +1,6 @@
 """Agentic sessions: who waits for whom, sub-agents, requests left out, folders; the six public sessions, exactly."""
 
+import gzip
 import json
 from pathlib import Path
 
@@ -212,6 +213,12 @@ def test_ids_of_a_folders_files_are_their_own_unless_said_otherwise(scope, tmp_p
     trace = read_trace(tmp_path)
     assert trace.session_id.tolist() == [0, 1]
     assert (trace.hash_ids.row(0)[0] == trace.hash_ids.row(1)[0]) == (scope == "global")
+
+
+def test_packed_sessions_of_a_folder_are_read_too(tmp_path):
+    (tmp_path / "a.json").write_text(json.dumps(session(call(0))))
+    (tmp_path / "b.json.gz").write_bytes(gzip.compress(json.dumps(session(call(0), call(5))).encode()))
+    assert read_trace(tmp_path).num_requests == 3
 
 
 def test_a_folder_of_other_things_is_refused(tmp_path):

@@ -101,6 +101,13 @@ def test_a_shared_prefix_survives_export(write, tmp_path):
     assert back.num_prompt_tokens.tolist() == [14_400, 14_500]
 
 
+def test_null_is_written_for_what_a_row_lacks_and_for_nothing_else(tmp_path):
+    columns = {"priority": np.array([0]), "num_samples": np.array([1]), "cancel_after_ps": np.array([-1])}
+    write_trace(Trace("t", np.array([0]), np.array([1]), np.array([1]), **columns), tmp_path / "t.jsonl")
+    row = json.loads((tmp_path / "t.jsonl").read_text().splitlines()[1])
+    assert (row["priority"], row["num_samples"], row["cancel_after_s"]) == (0, 1, None)
+
+
 def test_no_partial_file_is_left_behind(tmp_path):
     trace = Trace("t", np.array([0]), np.array([1]), np.array([1]))
     with pytest.raises(TypeError):

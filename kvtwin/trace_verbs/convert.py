@@ -14,7 +14,7 @@ def run(args: Sequence[str]) -> int:
     options = _parser().parse_args(args)
     format_name = chosen_format(options.out, options.to)
     trace = read_shaped(options.file, options)
-    write_and_tell(trace, format_name, options.file, options.out)
+    write_and_tell(trace, format_name, [options.file, *options.merge], options.out)
     return 0
 
 

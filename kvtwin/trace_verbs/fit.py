@@ -8,6 +8,7 @@ from pathlib import Path
 from core.errors import InputError
 from kvtwin.arguments import Arguments, seed
 from kvtwin.trace_verbs.shaping import add_reading, read
+from kvtwin.trace_verbs.writing import spare
 from traces.fit import fit, residual_table
 from traces.recipe import write_recipe
 
@@ -15,8 +16,7 @@ from traces.recipe import write_recipe
 def run(args: Sequence[str]) -> int:
     options = _parser().parse_args(args)
     trace = read(options.file, options)
-    if Path(options.out).exists() and Path(options.out).samefile(options.file):
-        raise InputError(f"{options.out} is the file that is read; expected another name to write to")
+    spare([options.file], options.out)
     recipe, residuals = fit(trace, options.seed, Path(options.out).stem)
     lines = residual_table(residuals)
     not_learnt = recipe["fit"]["not_learnt"]

@@ -12,6 +12,7 @@ from kvtwin.tables import print_tables
 from kvtwin.trace_info import describe
 from kvtwin.trace_screen import info_screen
 from kvtwin.trace_verbs.shaping import add_reading, read_as_told
+from kvtwin.trace_verbs.writing import spare
 from traces.reading import format_name
 
 
@@ -25,6 +26,7 @@ def run(args: Sequence[str]) -> int:
     if options.html is not None:
         from kvtwin.report.trace_page import write_trace_page
 
+        spare([options.file], options.html)
         write_trace_page(Path(options.html), trace, info)
     if options.json:
         print(json.dumps(info, indent=1))

@@ -16,7 +16,7 @@ def run(args: Sequence[str]) -> int:
         raise InputError("trace sample: how many? expected --fraction, --num-requests or --window")
     format_name = chosen_format(options.out, options.to)
     trace = read_shaped(options.file, options)
-    write_and_tell(trace, format_name, options.file, options.out)
+    write_and_tell(trace, format_name, [options.file, *options.merge], options.out)
     return 0
 
 

@@ -15,7 +15,7 @@ def run(args: Sequence[str]) -> int:
     format_name = chosen_format(options.out, options.to)
     document, path = load_recipe(options.recipe)
     trace = generate(document, options.num_requests, options.seed, path.name)
-    write_and_tell(trace, format_name, str(path), options.out)
+    write_and_tell(trace, format_name, [str(path)], options.out)
     return 0
 
 

@@ -1,7 +1,8 @@
-"""Where `convert` and `sample` end: the trace in a file, and what did not go into it."""
+"""Where trace verbs write: nothing over a file that is read; the trace in a file, and what did not go into it."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 from core.errors import InputError
@@ -25,10 +26,18 @@ def chosen_format(path: str, name: str | None) -> str:
     return chosen
 
 
-def write_and_tell(trace: Trace, format_name: str, source: str, path: str) -> None:
-    """Writes the file and says so; raises InputError rather than write over the file that the trace came from."""
-    if Path(path).exists() and Path(path).samefile(source):
-        raise InputError(f"{path} is the file that is read; expected another name to write to")
+def spare(sources: Iterable[str], path: str | Path) -> None:
+    """Raises InputError rather than let `path` be written over one of the files, or into one of the folders, read."""
+    if not Path(path).exists():
+        return
+    for source in map(Path, sources):
+        if Path(path).samefile(source) or (source.is_dir() and Path(path).resolve().parent == source.resolve()):
+            raise InputError(f"{path} is a file that is read; expected another name to write to")
+
+
+def write_and_tell(trace: Trace, format_name: str, sources: Iterable[str], path: str) -> None:
+    """Writes the file and says so; raises InputError rather than write over a file that the trace came from."""
+    spare(sources, path)
     write_trace_as(format_name, trace, path)
     tell_losses(trace, format_name)
     if format_name.startswith("mooncake") and trace.hash_block_tokens not in (None, HASH_BLOCK_TOKENS):

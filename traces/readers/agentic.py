@@ -27,6 +27,7 @@ from traces.readers.chains import link_columns
 from traces.readers.documents import json_document, list_under, names
 from traces.readers.fields import MAX_TOKENS, whole_number
 from traces.readers.source import Head, Source
+from traces.readers.unpacking import PACKED_SUFFIXES
 from traces.schema import Trace
 
 NAME = "agentic"
@@ -45,8 +46,9 @@ def read(source: Source, bad_rows: BadRows) -> Trace:
 
 
 def read_folder(folder: Path, bad_rows: BadRows) -> Trace:
-    """Read all `*.json` files of a folder, in the order of their names; the digest is of their names and digests."""
-    sources = [Source(path) for path in sorted(folder.glob("*.json"))]
+    """Read all `*.json` files of a folder, packed or not, by their names; the digest is of names and digests."""
+    endings = tuple(f".json{packed}" for packed in ("", *PACKED_SUFFIXES))
+    sources = [Source(path) for path in sorted(folder.iterdir()) if path.name.endswith(endings)]
     if not sources:
         raise InputError(
             f"{folder}: cannot be read as a trace; expected a file, or a folder with agentic sessions (*.json)"

@@ -46,6 +46,6 @@ def _row(trace: Trace, row: int) -> str:
 
 
 def _value(key: str, value: int, default: int) -> str:
-    if value == default:
+    if value == default < 0:
         return "null"
     return decimal_text(value) if key.endswith("_s") else str(value)

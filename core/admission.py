@@ -106,7 +106,7 @@ class Admissions:
             self._reject(request, "by the admission policy")
             plan.rejected.append(request)
             return False
-        if answer is Admission.WAIT or num_new_blocks > self._tables.pool.num_available:
+        if answer is Admission.WAIT or not self._tables.can_take(num_new_blocks):
             plan.blocked.append(request)
             return False
         return True

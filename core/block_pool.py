@@ -59,6 +59,11 @@ class BlockPool:
         self._tells_evictions = type(eviction).on_evict is not EvictionPolicy.on_evict
 
     @property
+    def num_shared(self) -> int:
+        """References beyond the first, of all blocks."""
+        return self._num_shared
+
+    @property
     def num_free(self) -> int:
         """Blocks that are taken before anything is evicted."""
         return self.num_available - self._num_evictable

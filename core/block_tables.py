@@ -12,6 +12,7 @@ from core.kv_group import KVGroup, group_key, group_parents
 from core.plan import BlockCopy, StepPlan
 from core.radix_tree import RadixNode
 from core.request import Request, Sequence
+from core.running import RunningRequests
 from core.swap import HostPool
 from core.swapping import Swapping
 
@@ -32,6 +33,8 @@ NO_HIT = PrefixHit(0, [], 0)
 class BlockTables:
     """Block tables over one pool. A failed question changes nothing; only the verbs that say so change state."""
 
+    is_contiguous = False
+
     def __init__(
         self,
         pool: BlockPool,
@@ -47,12 +50,15 @@ class BlockTables:
         self.pool = pool
         self.swapping = Swapping(pool, host, block_size, log, prefix_caching)
         self.groups = groups
+        self.num_groups = len(groups)
         self.block_size = block_size
         self.prefix_caching = prefix_caching
         self.ignores_repeated_look_ups = True  # asking again what a waiting request would find changes no decision
         self.is_windowed = any(group.window_tokens is not None for group in groups)
         self.eviction_is_prefix_closed = eviction.is_prefix_closed
-        self._allocation = allocation
+        self.is_on_demand = allocation.is_on_demand
+        self.num_surplus_tokens = 0  # slots beyond the last tokens that their sequences will have KV for
+        self.allocation = allocation
         self._log = log
         self._max_batch_tokens = max_batch_tokens
 
@@ -107,12 +113,26 @@ class BlockTables:
 
     def num_needed(self, sequence: Sequence, num_new: int, num_computed: int, num_held_blocks: int) -> int:
         """Blocks to take so that `num_new` tokens after `num_computed` have room, given what each table holds."""
-        target = self._allocation.target_blocks(sequence.request, num_computed + num_new)
+        target = self.allocation.target_blocks(sequence.request, num_computed + num_new)
         return max(target - num_held_blocks, 0) * len(self.groups) + self._num_shared_tails(sequence, num_computed)
+
+    def num_needed_by_decodes(self, sequences: Collection[Sequence]) -> int:
+        """Blocks to take for the next token of each of them, which starts a block."""
+        if self.is_on_demand:
+            return len(sequences) * len(self.groups)
+        return sum(self.num_needed(s, 1, s.num_computed, len(s.tables[0])) for s in sequences if self.is_full(s))
+
+    def is_full(self, sequence: Sequence, num_tokens_ahead: int = 0) -> bool:
+        """Do its blocks hold no more than the tokens that have KV, and so many more?"""
+        return sequence.num_computed + num_tokens_ahead >= len(sequence.tables[0]) * self.block_size
+
+    def can_take(self, num_blocks: int) -> bool:
+        """Can one sequence have so many blocks now?"""
+        return num_blocks <= self.pool.num_available
 
     def num_needed_for_all(self, sequence: Sequence, num_held_blocks: int) -> int:
         """Blocks to take for all known tokens; a window group never holds more than `most_window_blocks`."""
-        target = self._allocation.target_blocks(sequence.request, sequence.num_known)
+        target = self.allocation.target_blocks(sequence.request, sequence.num_known)
         total = 0
         for group in self.groups:
             needed = target - num_held_blocks
@@ -128,18 +148,27 @@ class BlockTables:
     def grow(self, sequence: Sequence, num_new: int, plan: StepPlan) -> None:
         """Takes the blocks for the next `num_new` tokens, copying a shared tail first. There must be room."""
         num_computed = sequence.num_computed
-        request = sequence.request
         if self._num_shared_tails(sequence, num_computed):
             self._copy_on_write(sequence, num_computed // self.block_size, plan)
-        target = self._allocation.target_blocks(request, num_computed + num_new)
+        self._extend(sequence, num_new)
+
+    def _extend(self, sequence: Sequence, num_new: int) -> None:
+        request = sequence.request
+        target = self.allocation.target_blocks(request, sequence.num_computed + num_new)
         for group, table in enumerate(sequence.tables):
             num_blocks = target - len(table)
             if num_blocks > 0:
                 incoming = self._incoming(sequence, group, num_blocks) if num_blocks > self.pool.num_free else ()
                 table.extend(self.pool.take(num_blocks, request.request_id, incoming))
+        self._note_surplus(sequence)
 
     def append_blocks(self, sequences: Collection[Sequence]) -> None:
-        """Takes one block for each of them (in each group): their next token starts a new one."""
+        """Takes the blocks that their next tokens need, which start new ones."""
+        if not self.is_on_demand:
+            sequences = [sequence for sequence in sequences if self.is_full(sequence)]
+            for sequence in sequences:
+                self._extend(sequence, 1)
+            return
         owners = [sequence.request.request_id for sequence in sequences]
         if len(self.groups) > 1:
             owners = [owner for owner in owners for _ in self.groups]
@@ -147,6 +176,15 @@ class BlockTables:
         for sequence in sequences:
             for table in sequence.tables:
                 table.append(next(blocks))
+            if len(table) * self.block_size > sequence.request.num_peak_tokens:
+                self._note_surplus(sequence)
+
+    def _note_surplus(self, sequence: Sequence) -> None:
+        """Its tables have grown, or are gone."""
+        num_slots = len(sequence.tables[0]) * self.block_size
+        num_surplus = max(num_slots - sequence.request.num_peak_tokens, 0) * len(self.groups)
+        self.num_surplus_tokens += num_surplus - sequence.num_surplus_tokens
+        sequence.num_surplus_tokens = num_surplus
 
     def _incoming(self, sequence: Sequence, group: int, num_blocks: int) -> list[BlockKey | None]:
         """Keys of the content that will fill its next blocks; None where the text is not known yet."""
@@ -220,6 +258,37 @@ class BlockTables:
                 self.pool.release((own,), sequence.request.request_id)
                 plan.copies.remove(copy)
 
+    # ---- what the blocks hold -------------------------------------------------------------------------------------
+
+    def num_filled_tokens(self, running: RunningRequests, num_decodes: int) -> int:
+        """Slots of referenced blocks that hold a token, once `num_decodes` members of the batch have their next one.
+
+        O(prefills); O(running) while samples share tails, and with sliding windows.
+        """
+        others = [*running.prefills.values(), *running.retired]
+        if running.has_shared_tails or self.is_windowed:
+            return self._num_filled_by_block([*running.batch.members.values(), *others]) + num_decodes * self.num_groups
+        num_tokens = running.batch.context_tokens + num_decodes + sum(sequence.stored_computed for sequence in others)
+        return num_tokens * self.num_groups - self.pool.num_shared * self.block_size
+
+    def _num_filled_by_block(self, sequences: Iterable[Sequence]) -> int:
+        """All slots, less the empty ones of each block that is not full, whoever has it."""
+        empty: dict[Block, int] = {}
+        for sequence in sequences:
+            first, num_in_tail = divmod(sequence.num_computed, self.block_size)
+            for table in sequence.tables:
+                for index, block in enumerate(table[first:]):
+                    num_empty = self.block_size - (0 if index else num_in_tail)
+                    empty[block] = min(num_empty, empty.get(block, num_empty))
+        return self.pool.num_referenced * self.block_size - sum(empty.values())
+
+    def num_external_tokens(self, is_short: bool) -> int:
+        """Slots outside of all tables that serve nobody: there are none where any block serves anybody.
+
+        `is_short`: somebody was refused memory in this step.
+        """
+        return 0
+
     # ---- shrinking ------------------------------------------------------------------------------------------------
 
     def release(self, sequence: Sequence) -> None:
@@ -231,6 +300,7 @@ class BlockTables:
             self.pool.release(blocks, sequence.request.request_id)
             table.clear()
         sequence.num_registered = 0
+        self._note_surplus(sequence)
 
     def drop_expired(self, sequence: Sequence, plan: StepPlan) -> None:
         """Frees the blocks that left each group's window; their place in the table stays, as None."""

@@ -9,6 +9,7 @@ from enum import Enum
 from core.async_scheduler import AsyncScheduler
 from core.block_pool import BlockPool, FreeOrder
 from core.block_tables import BlockTables
+from core.contiguous import ContiguousTables
 from core.decision_log import DecisionLog
 from core.errors import InputError
 from core.foresight import Foresight
@@ -16,6 +17,7 @@ from core.interfaces import (
     AdmissionPolicy,
     AllocationPolicy,
     BatchPolicy,
+    ContiguousAllocation,
     EvictionPolicy,
     LeafRanking,
     Policy,
@@ -107,10 +109,15 @@ def build_scheduler(
         factories.admission(env),
         (eviction, allocation),
     )
+    if prefix_caching and not allocation.shares_blocks:
+        raise InputError(
+            f"scheduler.prefix_caching=true: under allocation {type(allocation).__name__} no two sequences share a "
+            "block; expected false"
+        )
     form = PrefixIndex(pool.prefix_index)
     if form is PrefixIndex.RADIX:
         config = _for_a_tree(config)
-    make_tables = _MAKE_TABLES[form]
+    make_tables = _contiguous_tables if isinstance(allocation, ContiguousAllocation) else _MAKE_TABLES[form]
     tables = make_tables(pool, eviction, allocation, log, groups, prefix_caching, config.max_batch_tokens)
     kind = AsyncScheduler if config.async_scheduling else Scheduler
     scheduler = clock.scheduler = kind(config, tables, policies, log, recorder)
@@ -194,6 +201,31 @@ def _radix_tables(
     blocks = BlockPool(pool.num_blocks, leaves, log, HashIndex(), first_block_id=pool.first_block_id)
     return RadixTables(
         blocks, leaves, ranking, allocation, groups, pool.block_size_tokens, log, prefix_caching, max_batch_tokens
+    )
+
+
+def _contiguous_tables(
+    pool: PoolConfig,
+    eviction: Policy,
+    allocation: AllocationPolicy,
+    log: DecisionLog,
+    groups: tuple[KVGroup, ...],
+    prefix_caching: bool,
+    max_batch_tokens: int,
+) -> ContiguousTables:
+    """Refuses what caches blocks or takes them one at a time: the tree, swapping, windows, groups of layers."""
+    assert isinstance(allocation, ContiguousAllocation)
+    name = type(allocation).__name__
+    if not isinstance(eviction, EvictionPolicy):
+        raise InputError(f"pool.prefix_index={pool.prefix_index}: allocation {name} caches nothing; expected hash")
+    if pool.num_blocks is None:
+        raise InputError(f"pool.num_blocks=unbounded: allocation {name} needs a pool that ends; expected a number")
+    if pool.host_blocks:
+        raise InputError(f"pool.host_blocks={pool.host_blocks}: allocation {name} cannot swap; expected 0")
+    if len(groups) > 1 or groups[0].window_tokens is not None:
+        raise InputError(f"model: allocation {name} gives a sequence one run of blocks; expected full attention only")
+    return ContiguousTables(
+        pool.num_blocks, pool.first_block_id, eviction, allocation, pool.block_size_tokens, log, max_batch_tokens
     )
 
 

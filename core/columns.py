@@ -101,6 +101,10 @@ def step_arrays(recorder: Recorder, requests: Iterable[Request], pool_num_blocks
         "num_orphan_blocks_after": _after(orphans, last, recorder.plan_orphan_blocks_after, ahead),
         "num_preemptions": _placed(recorder.plan_num_preempted, first, len(duration_ps)),
         "num_swapped_blocks": _placed(recorder.plan_num_swapped_blocks, first, len(duration_ps)),
+        "num_moved_blocks": _placed(recorder.plan_num_moved_blocks, first, len(duration_ps)),
+        "num_reserved_tokens": _ints(recorder.step_reserved_tokens),
+        "num_internal_tokens": _ints(recorder.step_internal_tokens),
+        "num_external_tokens": _ints(recorder.step_external_tokens),
     }
 
 

@@ -35,6 +35,7 @@ class Event(IntEnum):
     FINISH = 13  # count: output tokens
     CANCEL = 14
     REJECT = 15
+    MOVE = 16  # within the device's pool; block: where its content goes
 
 
 NO_REQUEST = -1

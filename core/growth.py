@@ -66,7 +66,7 @@ class Growth:
         if budget < 0:
             return None
         chunks = []
-        num_needed = len(running.batch.crossing()) * len(tables.groups)
+        num_needed = tables.num_needed_by_decodes(running.batch.crossing().values())
         for rank, sequence in sorted(running.prefills.items()):
             num_computed = sequence.num_computed
             num_new = limited(sequence.num_known - num_computed, rules)
@@ -78,6 +78,8 @@ class Growth:
                 chunks.append(Chunk(sequence, num_computed, num_new))
                 num_needed += tables.num_needed(sequence, num_new, num_computed, len(sequence.tables[0]))
                 budget -= num_new
+        if num_needed and tables.is_contiguous:
+            return None  # whoever outgrows its run moves: that each has room does not mean that all have
         return chunks if num_needed <= tables.pool.num_available else None
 
     def _take_in_order(self, plan: StepPlan) -> None:
@@ -133,7 +135,7 @@ class Growth:
 
     def _has_room(self, sequence: Sequence, num_new: int) -> bool:
         num_needed = self._tables.num_needed(sequence, num_new, sequence.num_computed, len(sequence.tables[0]))
-        return num_needed <= self._tables.pool.num_available
+        return self._tables.can_take(num_needed)
 
     def _make_room(self, sequence: Sequence, num_new: int, plan: StepPlan, scheduled: dict[int, int]) -> int:
         """Preempts until the sequence fits, is a victim itself, or nobody is named. Returns the tokens given back."""
@@ -144,7 +146,7 @@ class Growth:
         while request in self._running and not self._has_room(sequence, num_new):
             plan.blocked.append(request)
             needed = self._tables.num_needed(sequence, num_new, sequence.num_computed, len(sequence.tables[0]))
-            shortage = Shortage(needed - self._tables.pool.num_available, 0)
+            shortage = Shortage(max(needed - self._tables.pool.num_available, 1), 0)  # 1: no hole is long enough
             preemption = self._preemption.select(self._running, shortage, request)
             if preemption is None:
                 break

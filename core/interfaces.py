@@ -349,9 +349,65 @@ class QueuePolicy(Policy):
 
 
 class AllocationPolicy(Policy):
+    """How many blocks a sequence holds.
+
+    One that takes a block exactly when a token needs it says so by `is_on_demand`: spans are longer, decisions the
+    same. One whose blocks cannot belong to two sequences says so by `shares_blocks`: it needs prefix caching off, and
+    requests of several samples are turned away.
+    """
+
+    is_on_demand: ClassVar[bool] = False
+    shares_blocks: ClassVar[bool] = True
+
     @abstractmethod
     def target_blocks(self, request: Request, num_tokens: int) -> int:
-        """How many blocks (per KV group) a sequence of `request` holds once `num_tokens` of its tokens have KV."""
+        """How many blocks (per KV group) a sequence of `request` holds once `num_tokens` of its tokens have KV.
+
+        Never falls as `num_tokens` grows. Asked when a chunk starts, and when a decode has used up what is held.
+        """
+
+    def why_unservable(self, request: Request) -> str:
+        """Why `request` can never have its blocks, however empty the pool; empty if it can."""
+        return ""
+
+
+class Run(NamedTuple):
+    """Consecutive blocks of the pool: places `start` to `start + num_blocks - 1`, counted from its first block."""
+
+    start: int
+    num_blocks: int
+
+
+class ContiguousAllocation(AllocationPolicy):
+    """Keeps a sequence in one run of blocks, and the books of which runs are free.
+
+    A sequence that outgrows its run gets a longer one, to which its blocks are copied before the old one is free.
+    """
+
+    shares_blocks = False
+
+    @abstractmethod
+    def can_place(self, num_blocks: int) -> bool:
+        """Could a run of `num_blocks` be had now, by `place` or after `compact`? Changes nothing."""
+
+    @abstractmethod
+    def place(self, num_blocks: int) -> Run | None:
+        """Takes a run of at least `num_blocks`; None, and nothing changed, where no hole is long enough."""
+
+    @abstractmethod
+    def free(self, run: Run) -> None:
+        """A run that `place` gave, or that `compact` moved, is free again."""
+
+    def compact(self, num_blocks: int) -> list[tuple[Run, int]]:
+        """Moves runs until `place(num_blocks)` succeeds: (run, its new start), lowest first, each one downwards.
+
+        Asked only where `can_place` promised it.
+        """
+        raise NotImplementedError(f"{type(self).__name__} cannot move what it has placed")
+
+    @abstractmethod
+    def free_runs(self) -> list[Run]:
+        """All free runs, by start. For tests only: O(pool)."""
 
 
 class SchedulerView(Protocol):

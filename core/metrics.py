@@ -14,6 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from core.percentiles import summarize, summarize_weighted
+from core.waste import WasteColumns, pool_shares, saturated, waste_ratios
+
+__all__ = ["Records", "RequestColumns", "Slo", "StepColumns", "WasteColumns", "compute_metrics"]
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -96,16 +99,6 @@ class StepColumns:
 
 
 @dataclass(frozen=True, slots=True)
-class WasteColumns:
-    """Token slots that hold no token, per step, [num_steps]: set aside for tokens to come, left over in a sequence's
-    last block, and free but in holes too small to use."""
-
-    num_reserved_tokens: Ints
-    num_internal_tokens: Ints
-    num_external_tokens: Ints
-
-
-@dataclass(frozen=True, slots=True)
 class Slo:
     """A service level: a request meets it when neither latency is longer. A one-token output has a TPOT of 0 here."""
 
@@ -129,6 +122,8 @@ class Records:
     counts_orphans: bool = False
     slo: Slo | None = None
     waste: WasteColumns | None = None
+    num_waiting: Ints | None = None  # per step, as `num_running`
+    num_running: Ints | None = None
 
 
 def compute_metrics(records: Records) -> dict[str, Any]:
@@ -148,7 +143,7 @@ def compute_metrics(records: Records) -> dict[str, Any]:
         "num_evictions": records.num_evictions,
         **_pool_use(records.steps, records.num_blocks),
         "orphan_blocks": _orphans(records),
-        "waste_ratio": _waste(records),
+        **_memory(records),
         "outcomes": {
             str(name): int(np.count_nonzero(requests.outcome == index))
             for index, name in enumerate(requests.outcome_names)
@@ -227,20 +222,13 @@ def _ratio(value: float | None, whole: int) -> float | None:
     return None if value is None else value / whole
 
 
-def _waste(records: Records) -> dict[str, float | None]:
-    """Wasted slots over the slots that are taken out of use (referenced blocks and holes), both integrated over the
-    steps' time; with the tokens held, the three parts and 1 add up."""
-    steps, waste = records.steps, records.waste
-    if waste is None:
-        return {"reserved": None, "internal": None, "external": None}
-    taken = steps.num_referenced_blocks * records.block_size_tokens + waste.num_external_tokens
-    taken_total = float(np.dot(taken, steps.duration_s))
-    parts = {
-        "reserved": waste.num_reserved_tokens,
-        "internal": waste.num_internal_tokens,
-        "external": waste.num_external_tokens,
-    }
+def _memory(records: Records) -> dict[str, Any]:
+    steps, size = records.steps, records.block_size_tokens
+    num_tokens, duration_s = steps.num_referenced_blocks * size, steps.duration_s
+    pool_tokens = None if records.num_blocks is None else records.num_blocks * size
+    load = records.num_waiting, records.num_running
     return {
-        name: float(np.dot(column, steps.duration_s)) / taken_total if taken_total > 0 else None
-        for name, column in parts.items()
+        **waste_ratios(records.waste, num_tokens, duration_s),
+        "pool_share_ratio": pool_shares(records.waste, num_tokens, duration_s, pool_tokens),
+        **saturated(records.waste, num_tokens, duration_s, pool_tokens, *load),
     }

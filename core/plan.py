@@ -35,12 +35,13 @@ class Scheduled(NamedTuple):
 
 @dataclass(slots=True)
 class StepPlan:
-    """What to do in one step. Order on the device: `swap_outs`, `swap_ins`, `copies`, then the forward pass.
+    """What to do in one step. Order on the device: `swap_outs`, `swap_ins`, `moves`, `copies`, then the forward
+    pass.
 
     Decodes are not listed: they are the members of the decode batch, less `held` ones; `decodes()` walks them for an
     executor that must. `max_steps` > 1 offers a span: that many steps of this very shape follow one another unless
-    something arrives. `window_frees` are blocks that left a sliding window. `num_draft`, `moves`, `transfers` and
-    `compactions` are reserved for drafts, contiguous allocation, tiers and token eviction; nothing fills them yet.
+    something arrives. `window_frees` are blocks that left a sliding window. `num_draft`, `transfers` and
+    `compactions` are reserved for drafts, tiers and token eviction; nothing fills them yet.
     """
 
     step: int
@@ -53,6 +54,7 @@ class StepPlan:
     decode_context_tokens: int = 0  # KV tokens that the decodes read in the first step, their own new ones included
     held: set[int] = field(default_factory=set)  # ranks of decoding sequences that get nothing in this step
     late: list[Sequence] = field(default_factory=list)  # decode now, but did not in the step before
+    num_filled_tokens: int = 0  # slots of referenced blocks that hold a token, those of the first step included
     num_lost_decodes: int = 0  # decodes of the running step whose request was cancelled meanwhile
     first_or_late: list[tuple[Sequence, int]] = field(default_factory=list)  # with a token and when its last one came
     max_steps: int = 1
@@ -67,10 +69,10 @@ class StepPlan:
 
     swap_outs: list[BlockCopy] = field(default_factory=list)
     swap_ins: list[BlockCopy] = field(default_factory=list)
+    moves: dict[int, int] = field(default_factory=dict)  # target block -> source: all are read before one is written
     copies: list[BlockCopy] = field(default_factory=list)
     window_frees: list[int] = field(default_factory=list)
     num_draft: int = 0
-    moves: SequenceOf[BlockCopy] = ()
     transfers: SequenceOf[BlockCopy] = ()
     compactions: SequenceOf[BlockCopy] = ()
 
@@ -84,6 +86,10 @@ class StepPlan:
     def is_empty(self) -> bool:
         """Nothing to carry out. It can be: every running request waits for room, or nobody may be admitted."""
         return not self.chunks and not self.num_decodes and not self.swap_outs
+
+    def move(self, source_id: int, target_id: int) -> None:
+        """A block's content goes from one place to another; what was to come to the source goes on to the target."""
+        self.moves[target_id] = self.moves.pop(source_id, source_id)
 
     def decodes(self) -> Iterator[Scheduled]:
         """The sequences that decode, in running order. O(running): for the engine and for parity."""

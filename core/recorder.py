@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from core.block_pool import BlockPool
+from core.block_tables import BlockTables
 from core.plan import StepPlan
 from core.request import Request
 
@@ -29,6 +30,7 @@ class Recorder:
     plan_num_running: list[int] = field(default_factory=list)
     plan_num_preempted: list[int] = field(default_factory=list)
     plan_num_swapped_blocks: list[int] = field(default_factory=list)
+    plan_num_moved_blocks: list[int] = field(default_factory=list)
     plan_referenced_blocks_after: list[int] = field(default_factory=list)  # when its ended sequences have freed theirs
     plan_cached_blocks_after: list[int] = field(default_factory=list)
     plan_orphan_blocks_after: list[int] = field(default_factory=list)
@@ -36,6 +38,9 @@ class Recorder:
     step_referenced_blocks: list[int] = field(default_factory=list)
     step_cached_blocks: list[int] = field(default_factory=list)
     step_orphan_blocks: list[int] = field(default_factory=list)
+    step_reserved_tokens: list[int] = field(default_factory=list)
+    step_internal_tokens: list[int] = field(default_factory=list)
+    step_external_tokens: list[int] = field(default_factory=list)
     late_gaps_ps: list[int] = field(default_factory=list)
     done: list[Request] = field(default_factory=list)
     decides_ahead: bool = False  # a further step of a plan is decided when the step before it starts
@@ -51,11 +56,20 @@ class Recorder:
         number, self._num_preempted_before = self._num_preempted_before, 0
         return number
 
-    def on_steps(self, pool: BlockPool, num_steps: int) -> None:
-        """So many steps began, and the first of them has taken its blocks; the others took none."""
+    def on_steps(self, plan: StepPlan, tables: BlockTables, first: int, num_steps: int) -> None:
+        """So many steps of the plan began, from its step `first` on, and that has taken its blocks; the others took
+        none: in each of them the decodes fill a slot that was reserved.
+        """
+        pool = tables.pool
         self.step_referenced_blocks += [pool.num_referenced] * num_steps
         self.step_cached_blocks += [pool.num_cached] * num_steps
         self.step_orphan_blocks += [pool.index.num_orphans] * num_steps
+        self.step_internal_tokens += [tables.num_surplus_tokens] * num_steps
+        self.step_external_tokens += [tables.num_external_tokens(bool(plan.blocked))] * num_steps
+        num_filled_a_step = plan.num_decodes * tables.num_groups
+        num_slots = pool.num_referenced * tables.block_size - tables.num_surplus_tokens
+        num_reserved = num_slots - plan.num_filled_tokens - first * num_filled_a_step
+        self.step_reserved_tokens += [num_reserved - step * num_filled_a_step for step in range(num_steps)]
 
     def on_plan(self, plan: StepPlan, durations_ps: Sequence[int], pool: BlockPool) -> None:
         """A plan was carried out, and what ended with it has freed its blocks."""
@@ -69,6 +83,7 @@ class Recorder:
         self.plan_num_lost_decodes.append(plan.num_lost_decodes)
         self.plan_num_running.append(plan.num_running)
         self.plan_num_preempted.append(plan.num_preempted)
+        self.plan_num_moved_blocks.append(len(plan.moves))
         self.plan_num_swapped_blocks.append(len(plan.swap_outs) + len(plan.swap_ins))
         self.plan_referenced_blocks_after.append(pool.num_referenced)
         self.plan_cached_blocks_after.append(pool.num_cached)
@@ -84,5 +99,12 @@ class Recorder:
     def forget_steps_not_run(self) -> None:
         """A run that is stopped leaves plans in flight, which have counted blocks for steps that did not happen."""
         num_steps = len(self.step_duration_ps)
-        for column in (self.step_referenced_blocks, self.step_cached_blocks, self.step_orphan_blocks):
+        for column in (
+            self.step_referenced_blocks,
+            self.step_cached_blocks,
+            self.step_orphan_blocks,
+            self.step_reserved_tokens,
+            self.step_internal_tokens,
+            self.step_external_tokens,
+        ):
             del column[num_steps:]

@@ -50,6 +50,7 @@ class Sequence:
     batch: DecodeBatch | None = None
     offset: int = 0  # num_computed - batch.clock, while a member
     last_token_ps: int = -1  # when its newest token appeared; kept only where the batch does not imply it
+    num_surplus_tokens: int = 0  # slots of its tables beyond the last token that it will ever have KV for
     num_had_kv: int = 0  # tokens that had KV when it was last preempted: computing them again is recomputation
 
     @property
@@ -104,3 +105,8 @@ class Request:
     num_preemptions: int = 0
     num_prefill_tokens: int = 0
     num_recomputed_tokens: int = 0
+
+    @property
+    def num_peak_tokens(self) -> int:
+        """Tokens of a sequence that have KV at its end: the last one sampled never has."""
+        return self.num_prompt_tokens + self.num_output_tokens - 1

@@ -19,6 +19,7 @@ class RunningRequests:
         self.prefills: dict[int, Sequence] = {}  # by rank
         self.late: dict[int, Sequence] = {}  # decoding, but without a token from the last step
         self.has_shared_tails = False  # a fork has happened whose copies-on-write are not done yet
+        self.retired: set[Sequence] = set()  # with blocks still, though nothing more is scheduled for them
         self.num_sequences = 0
         self._requests: dict[int, Request] = {}  # by rank
         self._next_rank = 0
@@ -54,6 +55,7 @@ class RunningRequests:
         for sequence in request.live:
             if sequence.rank >= 0:
                 self._leave(sequence, now_ps)
+            self.retired.discard(sequence)
             self.num_sequences -= 1
         del self._requests[request.rank]
         request.rank = -1
@@ -62,6 +64,7 @@ class RunningRequests:
         """One sequence has its last token; its request leaves with its last sequence."""
         if sequence.rank >= 0:  # else it has retired
             self._leave(sequence, now_ps)
+        self.retired.discard(sequence)
         self.num_sequences -= 1
         sequence.request.live.remove(sequence)
         if not sequence.request.live:
@@ -71,6 +74,7 @@ class RunningRequests:
     def retire(self, sequence: Sequence, now_ps: int) -> None:
         """Its last token is on its way: nothing more is scheduled for it, but it keeps its place and its blocks."""
         self._leave(sequence, now_ps)
+        self.retired.add(sequence)
 
     def _leave(self, sequence: Sequence, now_ps: int) -> None:
         if sequence.batch is not None:

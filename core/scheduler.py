@@ -250,7 +250,8 @@ class Scheduler:
             plan.max_steps = self._span_limit.num_steps(plan, rules)
         plan.num_preempted = len(plan.preempted) + self.recorder.pop_preempted_before()
         self._in_flight = plan
-        self.recorder.on_steps(self.tables.pool, 1)
+        plan.num_filled_tokens = self.tables.num_filled_tokens(running, plan.num_decodes)
+        self.recorder.on_steps(plan, self.tables, 0, 1)
         batch.clock += 1
 
     def _count_prefill(self, chunk: Chunk) -> None:
@@ -298,7 +299,7 @@ class Scheduler:
                 self.now_ps = start_ps
                 self.log.step = plan.step + place
                 self._growth.decode_step()
-            self.recorder.on_steps(self.tables.pool, num_alike)
+            self.recorder.on_steps(plan, self.tables, place, num_alike)
             batch.clock += num_alike
             start_ps += sum(durations_ps[place : place + num_alike])
             place += num_alike

@@ -24,6 +24,11 @@ def why_unservable(request: Request, config: SchedulerConfig, tables: BlockTable
         return f"{request.num_samples} samples exceed max_num_seqs={config.max_num_seqs}"
     if not config.chunked_prefill and num_prompt > config.max_batch_tokens:
         return f"prompt exceeds max_batch_tokens={config.max_batch_tokens} and chunked prefill is off"
+    if request.num_samples > 1 and not tables.allocation.shares_blocks:
+        return f"wants {request.num_samples} samples, which cannot share blocks under this allocation"
+    reason = tables.allocation.why_unservable(request)
+    if reason:
+        return reason
     num_needed, num_blocks = peak_blocks(request, tables), tables.pool.num_blocks
     if num_blocks is not None and num_needed > num_blocks:
         return f"needs {num_needed} blocks, the pool has {num_blocks}"
@@ -36,7 +41,7 @@ def peak_blocks(request: Request, tables: BlockTables) -> int:
     Samples share the full blocks of the prompt. A group with a window keeps the window and one step's tokens.
     """
     size = tables.block_size
-    per_sequence = -(-(request.num_prompt_tokens + request.num_output_tokens - 1) // size)
+    per_sequence = tables.allocation.target_blocks(request, request.num_peak_tokens)
     num_shared = request.num_prompt_tokens // size if request.num_samples > 1 else 0
     total = 0
     for group in tables.groups:

@@ -37,7 +37,8 @@ class SpanLimit:
 
     def num_steps(self, plan: StepPlan, rules: BatchRules) -> int:
         """At least 1: the step that was just planned."""
-        is_plain = not (plan.chunks or plan.held or plan.late or plan.preempted or plan.copies or plan.swap_ins)
+        copies = plan.copies or plan.swap_ins or plan.moves
+        is_plain = not (plan.chunks or plan.held or plan.late or plan.preempted or copies)
         if not is_plain or self._running.late or self._running.has_shared_tails or self._tables.is_windowed:
             return 1
         if self._order_may_change():
@@ -50,7 +51,10 @@ class SpanLimit:
                     return 1
                 if change.step is not None:
                     most = min(most, max(1, change.step - plan.step))
-        most = self._while_blocks_last(most, self._tables.pool.num_available)
+        if self._tables.is_on_demand:
+            most = self._while_blocks_last(most, self._tables.pool.num_available)
+        else:
+            most = self._before_growth(most)
         if most > 1 and self._head_waits_for_memory():
             has_changed = self._running.batch.crossing() or self._publication.due_decodes()
             if rules.prompts_alone and has_changed:
@@ -71,6 +75,14 @@ class SpanLimit:
         for num_steps in range(1, most):
             num_blocks -= len(batch.crossing(num_steps)) * num_groups
             if num_blocks < 0:
+                return num_steps
+        return most
+
+    def _before_growth(self, most: int) -> int:
+        """Steps before the first in which a member has used up its blocks: that is planned, it may take any number."""
+        for num_steps in range(1, most):
+            crossing = self._running.batch.crossing(num_steps).values()
+            if any(self._tables.is_full(sequence, num_steps) for sequence in crossing):
                 return num_steps
         return most
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
@@ -119,6 +120,7 @@ class TorchExecutor:
         for copies, operation in (
             (plan.swap_outs, self._swap_out),
             (plan.swap_ins, self._swap_in),
+            (_block_copies(plan.moves), self._copy),
             (plan.copies, self._copy),
         ):
             if copies:
@@ -201,6 +203,10 @@ class TorchExecutor:
                 if self.tokens.output.stops(token):
                     stopped.append(sequence.rank)
         return StepOutput(new, frozenset(stopped))
+
+
+def _block_copies(moves: Mapping[int, int]) -> list[BlockCopy]:
+    return [BlockCopy(source_id, target_id) for target_id, source_id in moves.items()]
 
 
 def _forked(row: StepRow) -> list[Sequence]:

@@ -115,7 +115,7 @@ class _Origins:
     def __init__(self, plan: StepPlan) -> None:
         self._step = plan.step
         self._hit_tokens = plan.hit_tokens
-        self._copied = [copy.target_id for copy in plan.copies]
+        self._copied = [*(copy.target_id for copy in plan.copies), *plan.moves]
         self._swapped_in = [copy.target_id for copy in plan.swap_ins]
 
     def describe(self, row: StepRow, position: int, block: int) -> str:

@@ -28,6 +28,7 @@ _BLOCKS = {
     Event.SWAP_OUT: "swap_out",
     Event.SWAP_IN: "swap_in",
     Event.COPY: "copy",
+    Event.MOVE: "move",
 }
 _BARE_BLOCKS = {Event.EVICT: "evict", Event.CACHE: "cache"}
 

@@ -50,6 +50,12 @@ _LABELS = {
     "kv_utilization_ratio": "KV use",
     "kv_cached_ratio": "KV cached",
     "orphan_blocks": "Orphan blocks",
+    "waste_ratio": "KV waste",
+    "waste_total_ratio": "KV waste in all",
+    "pool_share_ratio": "Share of the pool",
+    "saturated_share_ratio": "Share of the pool under full load",
+    "saturated_num_running": "Running under full load",
+    "num_moved_blocks": "Moved blocks",
 }
 
 

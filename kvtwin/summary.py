@@ -14,7 +14,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from core.columns import gap_arrays, request_arrays, requests_of, step_arrays
-from core.metrics import Records, RequestColumns, Slo, StepColumns, compute_metrics
+from core.metrics import Records, RequestColumns, Slo, StepColumns, WasteColumns, compute_metrics
 from core.scheduler import Scheduler
 from kvtwin.decisions_file import DECISIONS_FILE, decisions_jsonl
 from kvtwin.experiment import Experiment
@@ -180,8 +180,13 @@ def _metrics(
             swapped_bytes=num_swapped * block_bytes,
             num_evictions=scheduler.tables.pool.num_evictions,
             counts_orphans=scheduler.tables.pool.index.is_linked and not scheduler.tables.eviction_is_prefix_closed,
+            waste=WasteColumns.of(steps),
+            num_waiting=steps["num_waiting"],
+            num_running=steps["num_running"],
             slo=Slo(slo["ttft_s"], slo["tpot_s"]) if has_slo else None,
         )
     )
     metrics["num_swap_fallbacks"] = recorder.num_swap_fallbacks
+    # Only runs that must stay whole ever move.
+    metrics["num_moved_blocks"] = sum(recorder.plan_num_moved_blocks) if scheduler.tables.is_contiguous else None
     return metrics

@@ -40,7 +40,7 @@ def work_of(plan: StepPlan) -> StepWork:
         plan.num_decodes,
         plan.decode_context_tokens,
         len(plan.swap_outs) + len(plan.swap_ins),
-        len(plan.copies),
+        len(plan.copies) + len(plan.moves),
     )
 
 

@@ -68,6 +68,7 @@ class Settings:
     queue: Any = None  # a class instead of the one that goes with `priority`
     admission: Any = None  # a class instead of `Reservation` with `full_prompt` and `watermark`
     leaf_first: bool = False
+    allocation: Any = Paged
     groups: tuple[KVGroup, ...] = (KVGroup(1),)
     spans: bool = True
     seed: int = 0
@@ -79,7 +80,7 @@ def scheduler_of(settings: Settings) -> Scheduler:
     reservation = partial(Reservation, full_prompt=settings.full_prompt, watermark=settings.watermark)
     factories = PolicyFactories(
         eviction=settings.eviction,
-        allocation=Paged,
+        allocation=settings.allocation,
         preemption=victim,
         batching=settings.batching,
         queue=settings.queue or (Priority if settings.priority else FCFS),

@@ -12,10 +12,12 @@ from workloads import Workload, workloads
 from world import Run, Settings, scheduler_of, simulate, trace_of
 
 from core.block_tables import BlockTables
+from core.kv_group import KVGroup
 from core.metrics import Records, RequestColumns, StepColumns, WasteColumns, compute_metrics
 from core.plan import StepPlan
 from core.recorder import Recorder
 from core.running import RunningRequests
+from policies.eviction.radix import RadixLRU
 from sim.simulation import run_simulation
 from traces.replay import ReplayConfig, TraceSource
 
@@ -126,3 +128,13 @@ def assert_as_counted(workload: Workload, chosen: Settings) -> None:
 @given(workload=workloads())
 def test_every_step_of_a_random_run(workload: Workload) -> None:
     assert_as_counted(workload, workload.settings)
+
+
+@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+@given(workload=workloads())
+def test_every_step_with_windows_and_with_a_tree(workload: Workload) -> None:
+    """What leaves a window is no slot any more; what a tree keeps once is full once."""
+    plain = replace(workload.settings, leaf_first=False, host_blocks=0, free_order="unhashed_first", asynchronous=False)
+    windowed = replace(plain, num_blocks=3 * (plain.num_blocks or 1), groups=(KVGroup(1), KVGroup(1, 5), KVGroup(1, 9)))
+    assert_as_counted(workload, windowed)
+    assert_as_counted(workload, replace(plain, prefix_index="radix", eviction=RadixLRU, publication="schedule"))

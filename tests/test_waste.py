@@ -130,11 +130,18 @@ def test_every_step_of_a_random_run(workload: Workload) -> None:
     assert_as_counted(workload, workload.settings)
 
 
-@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 @given(workload=workloads())
 def test_every_step_with_windows_and_with_a_tree(workload: Workload) -> None:
     """What leaves a window is no slot any more; what a tree keeps once is full once."""
-    plain = replace(workload.settings, leaf_first=False, host_blocks=0, free_order="unhashed_first", asynchronous=False)
+    plain = replace(
+        workload.settings,
+        leaf_first=False,
+        host_blocks=0,
+        free_order="unhashed_first",
+        asynchronous=False,
+        mode="recompute",
+    )
     windowed = replace(plain, num_blocks=3 * (plain.num_blocks or 1), groups=(KVGroup(1), KVGroup(1, 5), KVGroup(1, 9)))
     assert_as_counted(workload, windowed)
     assert_as_counted(workload, replace(plain, prefix_index="radix", eviction=RadixLRU, publication="schedule"))

@@ -330,6 +330,7 @@ class Scheduler:
         self.running.end(sequence, self.now_ps)
         self.publication.ended(sequence)
         self.kept.append(sequence)
+        self.running.retired.add(sequence)
         self._free_kept()
         if request.live:
             return False
@@ -341,6 +342,7 @@ class Scheduler:
         if self.kept and not (self.policies.batching.frees_with_batch and self.running):
             for sequence in self.kept:
                 self.tables.release(sequence)
+                self.running.retired.discard(sequence)
             self.kept.clear()
 
     # ---- what a driver asks ---------------------------------------------------------------------------------------

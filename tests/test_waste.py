@@ -16,7 +16,7 @@ from core.kv_group import KVGroup
 from core.metrics import Records, RequestColumns, StepColumns, WasteColumns, compute_metrics
 from core.plan import StepPlan
 from core.recorder import Recorder
-from core.running import RunningRequests
+from core.scheduler import Scheduler
 from policies.eviction.radix import RadixLRU
 from sim.simulation import run_simulation
 from traces.replay import ReplayConfig, TraceSource
@@ -84,7 +84,7 @@ def metrics_of(run: Run) -> dict:
 class Counting(Recorder):
     """A recorder that counts the slots of each step for itself."""
 
-    running: RunningRequests
+    scheduler: Scheduler
     counted: list[tuple[int, int]]
 
     def on_steps(self, plan: StepPlan, tables: BlockTables, first: int, num_steps: int) -> None:
@@ -94,18 +94,16 @@ class Counting(Recorder):
     def _count(self, plan: StepPlan, tables: BlockTables) -> tuple[int, int]:
         filled: dict[int, int] = {}
         size, num_internal = tables.block_size, 0
-        for request in self.running:
-            for sequence in request.live:
-                decodes = sequence.batch is not None and sequence.rank not in plan.held
-                num_kv = sequence.num_computed + decodes
-                for table in sequence.tables:
-                    num_internal += max(
-                        0, len(table) * size - request.num_prompt_tokens - request.num_output_tokens + 1
-                    )
-                    for index, block in enumerate(table):
-                        num_here = min(max(num_kv - index * size, 0), size)
-                        if block is not None:
-                            filled[block.block_id] = max(num_here, filled.get(block.block_id, 0))
+        live = [sequence for request in self.scheduler.running for sequence in request.live]
+        for sequence in [*live, *self.scheduler.kept]:
+            request = sequence.request
+            num_kv = sequence.num_computed + (sequence.batch is not None and sequence.rank not in plan.held)
+            for table in sequence.tables:
+                num_internal += max(0, len(table) * size - request.num_prompt_tokens - request.num_output_tokens + 1)
+                for index, block in enumerate(table):
+                    num_here = min(max(num_kv - index * size, 0), size)
+                    if block is not None:
+                        filled[block.block_id] = max(num_here, filled.get(block.block_id, 0))
         return len(filled) * size - sum(filled.values()) - num_internal, num_internal
 
 
@@ -113,7 +111,7 @@ def assert_as_counted(workload: Workload, chosen: Settings) -> None:
     """Single steps: that spans have the same columns is for test_spans."""
     scheduler = scheduler_of(replace(chosen, spans=False))
     recorder = Counting()
-    recorder.running, recorder.counted = scheduler.running, []
+    recorder.scheduler, recorder.counted = scheduler, []
     scheduler.recorder = scheduler._emission._recorder = recorder
     config = ReplayConfig(chosen.block_size, workload.arrivals, workload.concurrency)
     run_simulation(TraceSource(workload.trace, config), scheduler, workload.cost)

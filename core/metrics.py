@@ -64,6 +64,10 @@ class RequestColumns:
         """Finish − arrival of every finished request."""
         return np.where(self.ended("finished"), self.finish_s - self.arrival_s, np.nan)
 
+    def normalized_latency_s(self) -> Floats:
+        """E2E / output tokens of every finished request (Orca, OSDI'22)."""
+        return self.e2e_s() / np.maximum(self.num_output_tokens, 1)
+
     def queue_s(self) -> Floats:
         """First scheduled − arrival of every admitted request."""
         return self.first_scheduled_s - self.arrival_s
@@ -135,6 +139,7 @@ def compute_metrics(records: Records) -> dict[str, Any]:
         "itl_s": summarize_weighted(records.gap_s, records.gap_multiplicity),
         "e2e_s": summarize(requests.e2e_s()),
         "queue_s": summarize(requests.queue_s()),
+        "normalized_latency_s": summarize(requests.normalized_latency_s()),
         **_throughput(requests, records.slo),
         **_prefix_hits(requests, records.has_prefix_information),
         "num_preemptions": int(requests.num_preemptions.sum()),

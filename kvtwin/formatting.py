@@ -36,6 +36,7 @@ _LABELS = {
     "itl_s": "ITL",
     "e2e_s": "E2E",
     "queue_s": "Queue wait",
+    "normalized_latency_s": "E2E per output token",
     "makespan_s": "Makespan",
     "output_tokens_per_s": "Output throughput",
     "requests_per_s": "Request throughput",

@@ -17,7 +17,7 @@ from traces.reading import FORMATS
 from traces.replay import Arrivals
 
 MISSING = "???"
-OPEN_BLOCKS = ("validate.calibration",)  # holds keys of other blocks, which are checked where they are merged
+OPEN_BLOCKS = ("validate.calibration", "paper")  # of other keys; checked where they are merged, or read
 
 
 class Rule(NamedTuple):

@@ -74,12 +74,16 @@ class Jobs:
             return JobOutcome(None, tell_failure(error, _job_name() if self.is_sweep else ""))
 
     def print_rows(self) -> None:
-        from kvtwin.tables import print_sweep
+        from kvtwin.paper_figures import paper_figures
+        from kvtwin.tables import print_paper_figures, print_sweep
 
         summaries = [outcome.summary for outcome in self.outcomes if outcome.summary is not None]
         whole = [summary for summary in summaries if not summary["interrupted"]]
         if self.is_sweep and whole:
             print_sweep(whole)
+            figures = paper_figures(whole[0]["config"])
+            if figures is not None:
+                print_paper_figures(figures.source, figures.rows(whole))
 
     @property
     def exit_status(self) -> int:

@@ -113,6 +113,18 @@ def sweep_table(summaries: Sequence[Mapping[str, Any]]) -> Table:
     return table
 
 
+def print_paper_figures(source: str, rows: Sequence[tuple[str, str, str, str]], file: TextIO | None = None) -> None:
+    """Write (figure, the paper's, here, verdict) of what a sweep is to reproduce."""
+    table = _table()
+    table.add_column("figure")
+    table.add_column("paper", justify="right")
+    table.add_column("here", justify="right")
+    table.add_column("")
+    for figure, paper, here, verdict in rows:
+        table.add_row(figure, paper, here, Text(verdict, style="green" if verdict == "holds" else ""))
+    print_tables(Text(f"Beside {source}:"), table, file=file)
+
+
 def comparison_table(comparison: Mapping[str, Any]) -> Table:
     """Simulated, measured, error, and the engine's own run-to-run spread; an error within that spread is marked."""
     table = _table()

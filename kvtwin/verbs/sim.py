@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from omegaconf import DictConfig
 
+from kvtwin.paper_figures import check_paper_figures
 from kvtwin.run_folder import run_folder
 from kvtwin.simulating import load_cost, load_simulation, simulate_records
 from kvtwin.sweep import JobOutcome, override_labels, run_app
@@ -18,6 +19,7 @@ def run(args: Sequence[str]) -> int:
 
 def _job(config: DictConfig) -> JobOutcome:
     write_report = report_writer(config)
+    check_paper_figures(config)
     experiment = load_simulation(config)
     cost = load_cost(config)
     with run_folder(experiment.config) as folder:

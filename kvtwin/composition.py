@@ -13,6 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from core.errors import InputError
 from kvtwin.naming import did_you_mean, near_or_all, no_such_key, options_of
+from kvtwin.plugins import offer_plugins
 
 CLASS_GROUPS = ("eviction", "allocation", "preemption", "batching", "queue", "admission", "cost")
 FILE_KEYS = ("trace.path", "trace.recipe", "trace.tokenizer", "cost.path", "out", "hardware_file")
@@ -64,6 +65,7 @@ def compose_config(verb: str, words: Sequence[str]) -> DictConfig:
 
     Raises InputError for words that it cannot take.
     """
+    offer_plugins()
     outer = GlobalHydra.instance().hydra
     GlobalHydra.instance().clear()
     try:

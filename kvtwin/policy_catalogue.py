@@ -7,13 +7,15 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.resources import files
+from importlib.resources.abc import Traversable
 from typing import Any
 
 from omegaconf import OmegaConf
 
 from core.interfaces import Policy
 from kvtwin.binding import find_class
-from kvtwin.policy_kinds import Kind, names_of
+from kvtwin.plugins import defaults_of, plugin_files, plugin_policies
+from kvtwin.policy_kinds import Kind, kind_of, shipped_names
 
 SHIPPED = "kvtwin"
 _SENTENCE_END = re.compile(r"(?<=\.)\s+")
@@ -36,18 +38,33 @@ class Listed:
 
 
 def catalogue(kind: Kind) -> list[Listed]:
-    """The policies of a kind, by name."""
-    return [_shipped(kind, name) for name in names_of(kind)]
+    """The policies of a kind: those that ship, by name, then those of plugins."""
+    folder = files("conf").joinpath(kind.group)
+    files_of = {name: folder.joinpath(f"{name}.yaml") for name in shipped_names(kind)}
+    shipped = [listed(kind, name, *_read(file, kind.group), SHIPPED) for name, file in files_of.items()]
+    return [*shipped, *(one for one in _of_plugins(kind.group) if one.kind == kind.name)]
 
 
-def _shipped(kind: Kind, name: str) -> Listed:
-    text = files("conf").joinpath(kind.group, f"{name}.yaml").read_text(encoding="utf-8")
-    chosen = OmegaConf.to_container(OmegaConf.create(text), resolve=False)
+def names_of(kind: Kind) -> list[str]:
+    """What can be chosen by name."""
+    return [*shipped_names(kind), *(one.name for one in _of_plugins(kind.group) if one.kind == kind.name)]
+
+
+def _of_plugins(group: str) -> Iterator[Listed]:
+    """Of whatever kind their classes are."""
+    for offer in plugin_policies(group):
+        yield listed(kind_of(offer.policy), offer.name, offer.policy, {}, offer.package)
+    for option in plugin_files(group):
+        policy, parameters = _read(option.file, group)
+        yield listed(kind_of(policy), option.name, policy, parameters, option.package)
+
+
+def _read(file: Traversable, group: str) -> tuple[type[Policy], dict[str, Any]]:
+    """The class that an option names, and the parameters that it sets."""
+    chosen = OmegaConf.to_container(OmegaConf.create(file.read_text(encoding="utf-8")), resolve=False)
     assert isinstance(chosen, dict)
-    target = str(chosen.pop("_target_"))
-    policy: type[Policy] = find_class(target, kind.group)
-    given = {str(key): value for key, value in chosen.items()}
-    return listed(kind, name, policy, given, SHIPPED)
+    policy: type[Policy] = find_class(str(chosen.pop("_target_", None)), group)
+    return policy, {str(key): value for key, value in chosen.items()}
 
 
 def listed(kind: Kind, name: str, policy: type[Policy], given: dict[str, Any], origin: str) -> Listed:
@@ -64,13 +81,6 @@ def listed(kind: Kind, name: str, policy: type[Policy], given: dict[str, Any], o
         next((part for text in sentences for part in text.split("; ") if _CITATION.search(part)), ""),
         origin,
     )
-
-
-def defaults_of(policy: type[Policy]) -> dict[str, Any]:
-    """The parameters of a policy, but for its environment; `???` for one without a default."""
-    taken = list(inspect.signature(policy).parameters.values())[1:]
-    named = [one for one in taken if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)]
-    return {one.name: "???" if one.default is one.empty else one.default for one in named}
 
 
 def _sentences(policy: type[Policy]) -> Iterator[str]:

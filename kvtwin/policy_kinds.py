@@ -47,8 +47,8 @@ def kind_of(policy: Any) -> Kind:
     raise InputError(f"{name} is no policy; expected a class derived from one of kvtwin's {bases}")
 
 
-def names_of(kind: Kind) -> list[str]:
-    """The short names of the policies of a kind. Leaf rankings have a folder of their own in their group."""
+def shipped_names(kind: Kind) -> list[str]:
+    """The short names of the policies of a kind that ship. Leaf rankings have a folder of their own in their group."""
     if kind.name == kind.group:
         return [name for name in options_of(kind.group) if name != OWN]
     return [f"radix/{name}" for name in options_of(f"{kind.group}/radix")]

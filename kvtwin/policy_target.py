@@ -14,7 +14,8 @@ from kvtwin.binding import bind_policy, find_class
 from kvtwin.composition import compose_config
 from kvtwin.failures import failure_line
 from kvtwin.naming import near_or_all
-from kvtwin.policy_kinds import KINDS, Kind, kind_named, kind_of, names_of
+from kvtwin.policy_catalogue import names_of
+from kvtwin.policy_kinds import KINDS, Kind, kind_named, kind_of
 
 
 def bind_target(target: str, parameters: Sequence[str], kind_name: str | None) -> tuple[partial[Any], Kind]:

@@ -19,6 +19,7 @@ from omegaconf import DictConfig, OmegaConf
 from kvtwin.composition import OWN, SWEEP_FLAGS, composition_error, hydra_words
 from kvtwin.failures import tell, tell_failure
 from kvtwin.foreseeing import refuse_unnamed
+from kvtwin.plugins import offer_plugins
 from kvtwin.settings import check_settings
 
 INTERRUPTED = 130  # exit status after Ctrl-C
@@ -129,6 +130,7 @@ def run_app(verb: str, args: Sequence[str], run: Callable[[DictConfig], JobOutco
     """
     words = hydra_words(args)
     jobs = Jobs(run, words)
+    offer_plugins()
     with _command_line(verb, words):
         try:
             hydra.main(version_base="1.3", config_path="pkg://conf", config_name=verb)(jobs.take)()

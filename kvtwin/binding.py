@@ -80,7 +80,15 @@ def checked_policy(factory: PolicyFactory, group: str, base: type[Policy] | None
         own = list(takes)[1:]  # the first is the environment
         listed = did_you_mean(unknown[0], own) or f"; it takes {', '.join(own) or 'none'}"
         raise InputError(f"{group}.{unknown[0]}: {cls.__qualname__} has no such parameter{listed}")
+    missing = [key for key, parameter in list(takes.items())[1:] if _is_required(parameter, bound)]
+    if missing:
+        raise InputError(f"{group}.{missing[0]} is missing: {cls.__qualname__} has no default for it")
     return partial(_built, bound, group)
+
+
+def _is_required(parameter: inspect.Parameter, bound: partial[Any]) -> bool:
+    has_place = parameter.kind in (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    return has_place and parameter.default is inspect.Parameter.empty and parameter.name not in bound.keywords
 
 
 def class_of(factory: partial[Any]) -> Any:

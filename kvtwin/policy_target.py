@@ -30,6 +30,8 @@ def bind_target(target: str, parameters: Sequence[str], kind_name: str | None) -
     if str(Path.cwd()) not in sys.path:
         sys.path.append(str(Path.cwd()))  # last: our packages have common names
     path, colon, class_name = target.rpartition(":")
+    if colon and not class_name.isidentifier():
+        raise InputError(f"policy check {target}: names no class; expected file.py:MyClass")
     if colon:
         return _bound(f"{_imported(path)}.{class_name}", parameters)
     if "." in target:
@@ -69,7 +71,7 @@ def _imported(path: str) -> str:
     if not file.is_file() or file.suffix != ".py":
         raise InputError(f"policy check {path}: no such Python file; expected file.py:MyClass")
     spec = find_spec(name) if name not in sys.modules else sys.modules[name].__spec__
-    if spec is not None and (spec.origin is None or not Path(spec.origin).samefile(file)):
+    if spec is not None and not _is_from(file, spec.origin):
         raise InputError(
             f"policy check {path}: {name} is the name of another module; expected another name for the file"
         )
@@ -85,3 +87,8 @@ def _imported(path: str) -> str:
         del sys.modules[name]
         raise InputError(f"policy check {path}: {failure_line(error)}") from error
     return name
+
+
+def _is_from(file: Path, origin: str | None) -> bool:
+    """`origin` of a module that is no file, such as one built in, is a word."""
+    return origin is not None and Path(origin).is_file() and Path(origin).samefile(file)

@@ -108,7 +108,7 @@ def test_a_plugin_shows_in_help_in_the_settings_and_in_a_glob(kvtwin, install):
 
 def test_a_parameter_without_a_default_has_to_be_given(kvtwin, install):
     (install("own", {"kvtwin.queue": {"needy": "own_plugin:Needs"}}) / "own_plugin.py").write_text(PLUGIN)
-    assert refusals(kvtwin)("sim", "queue=needy").startswith("queue")
+    assert refusals(kvtwin)("sim", "queue=needy") == "queue.patience_s is missing: Needs has no default for it"
     assert kvtwin("policy", "check", "needy", "patience_s=3", "--fast").status == 0
 
 

@@ -88,6 +88,14 @@ class Raises(OldestFirst):
             raise LookupError("never seen it")
 
 
+class NeedsASize(OldestFirst):
+    """`num_blocks` is None for an unbounded pool."""
+
+    def __init__(self, env):
+        super().__init__(env)
+        self.half = env.num_blocks // 2
+
+
 class NeverEnds(OldestFirst):
     def pop_victim(self, incoming):
         while len(self.idle) > 1:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from core.errors import InputError
 from kvtwin.binding import PolicyFactory, checked_policy
 from kvtwin.conformance import eviction, runs
 from kvtwin.conformance.fault import NotChecked, PolicyFault
@@ -62,7 +63,11 @@ def checks_of(subject: Subject) -> tuple[Check, ...]:
 
 
 def findings(subject: Subject) -> Iterator[Finding]:
-    """One of every check, in order, up to the first that fails: what comes later would fail for the same reason."""
+    """One of every check, in order, up to the first that fails: what comes later would fail for the same reason.
+
+    Raises InputError where the policy cannot be made at all, of these parameters.
+    """
+    _require_made(subject)
     for check in checks_of(subject):
         try:
             check.run(subject)
@@ -73,3 +78,10 @@ def findings(subject: Subject) -> Iterator[Finding]:
             yield Finding(check.name, not_checked=str(reason))
         else:
             yield Finding(check.name)
+
+
+def _require_made(subject: Subject) -> None:
+    try:
+        subject.make(lambda: 0, num_blocks=64)
+    except InputError:  # some want blocks of one token
+        subject.make(lambda: 0, num_blocks=64, block_size_tokens=1)

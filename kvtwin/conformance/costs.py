@@ -14,7 +14,7 @@ from typing import Any
 
 from core.block_pool import BlockPool
 from core.decision_log import NoLog
-from core.interfaces import Block, EvictionPolicy, PolicyEnv
+from core.interfaces import Block, EvictionPolicy
 from core.prefix_index import HashIndex
 from kvtwin.conformance.eviction_guard import EvictionGuard, guarded
 from kvtwin.conformance.fault import NotChecked, PolicyFault
@@ -107,8 +107,7 @@ def _num_handed(num_blocks: int) -> int:
 
 def _live(subject: Subject, num_blocks: int, meter: Any) -> EvictionGuard:
     """Fill the pool; use a part of it again; pin nine tenths; replace a quarter of all blocks, one after another."""
-    policy = subject.factory(PolicyEnv(lambda: 0, num_blocks, CHAIN_BLOCKS, subject.seed, _NoFuture()))
-    guard = guarded(policy, meter)
+    guard = guarded(subject.make(lambda: 0, num_blocks), meter)
     pool = BlockPool(num_blocks, guard, NoLog(), HashIndex())
     chains = [_published(pool, text, CHAIN_BLOCKS) for text in range(num_blocks // CHAIN_BLOCKS)]
     for blocks in chains:
@@ -131,10 +130,3 @@ def _published(pool: BlockPool, text: int, num_blocks: int) -> list[Block]:
     blocks = pool.take(num_blocks, 0, keys)
     pool.register(blocks, keys, 0)
     return blocks
-
-
-class _NoFuture:
-    """Nothing is asked for again."""
-
-    def next_use(self, key: Any) -> int | None:
-        return None

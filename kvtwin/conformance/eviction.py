@@ -32,7 +32,7 @@ def _live(subject: Subject, leaf_first: bool) -> None:
         num_blocks = None if number % 10 == 9 else source.randint(1, _MOST_BLOCKS)
         case = PoolCase(num_blocks, list(FreeOrder)[number % 2], leaf_first, subject.seed)
         operations = random_operations(subject.effort.num_operations, source)
-        fault = fault_of(subject.factory, case, operations)
+        fault = fault_of(subject, case, operations)
         if fault is not None:
             raise _shortest(subject, case, operations, fault)
 
@@ -41,7 +41,7 @@ def _shortest(subject: Subject, case: PoolCase, operations: Sequence[Operation],
     """The same rule broken in the fewest and simplest operations, in the smallest pool, that were tried."""
 
     def shows(candidate: Sequence[Operation], pool: PoolCase = case) -> bool:
-        fault = fault_of(subject.factory, pool, candidate)
+        fault = fault_of(subject, pool, candidate)
         return fault is not None and fault.rule == found.rule
 
     kept = shortened(operations, shows)
@@ -50,7 +50,7 @@ def _shortest(subject: Subject, case: PoolCase, operations: Sequence[Operation],
     kept = simplified(kept, Operation.simpler, shows)
     smaller = [replace(case, num_blocks=number) for number in range(1, case.num_blocks or 1)]
     case = next((pool for pool in smaller if shows(kept, pool)), case)
-    shortest = fault_of(subject.factory, case, kept)
+    shortest = fault_of(subject, case, kept)
     return shortest or found  # None where the fault comes and goes: a policy that is no function of its history
 
 

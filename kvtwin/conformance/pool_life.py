@@ -6,21 +6,22 @@ import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from functools import partial
 from typing import Any, NamedTuple
 
 from core.block_pool import BlockPool, FreeOrder
 from core.decision_log import DecisionLog
-from core.interfaces import Block, BlockKey, EvictionPolicy, PolicyEnv
+from core.errors import InputError
+from core.interfaces import Block, EvictionPolicy
 from core.leaf_first import LeafFirst
 from core.linked_index import LinkedIndex
 from core.prefix_index import HashIndex
 from core.units import PS_PER_S
-from kvtwin.binding import class_of
 from kvtwin.conformance.eviction_guard import ORDER, guarded
 from kvtwin.conformance.fault import PolicyFault
 from kvtwin.conformance.line_meter import MOST_LINES_A_CALL, LineMeter
+from kvtwin.conformance.subject import Subject
 
+MADE = "can be made for any pool"
 SAME = "same seed and history, same victims"
 NUM_TEXTS = 3
 LONGEST_TEXT_BLOCKS = 5
@@ -91,31 +92,26 @@ class PoolCase:
         return f"pool.num_blocks={size}, pool.free_order={self.free_order.value}{leaf}, seed={self.seed}"
 
 
-class _FixedFuture:
-    """Some content is never asked for again; of the other the beginnings come first."""
-
-    def next_use(self, key: BlockKey) -> int | None:
-        assert isinstance(key, tuple)
-        text, depth = key
-        return None if text == 0 else 10 * text + depth
-
-
 class PoolLife:
     """Two pools live the same life. Whatever the second decides otherwise is no function of seed and history."""
 
-    def __init__(self, factory: partial[Any], case: PoolCase) -> None:
+    def __init__(self, subject: Subject, case: PoolCase) -> None:
         self._now_ps = 0
         self._case = case
         self._tables: list[list[int]] = []  # block ids
         self._guards = []
         self._pools = []
-        future = _FixedFuture() if class_of(factory).clairvoyant else None
-        env = PolicyEnv(lambda: self._now_ps, case.num_blocks, 4, case.seed, future)
         for _ in range(2):
-            policy = factory(env)
+            policy = self._made(subject, case.num_blocks)
             guard = guarded(policy, LineMeter(MOST_LINES_A_CALL))
             self._guards.append(guard)
             self._pools.append(_pool(guard, case))
+
+    def _made(self, subject: Subject, num_blocks: int | None) -> Any:
+        try:
+            return subject.make(lambda: self._now_ps, num_blocks)
+        except InputError as error:
+            raise PolicyFault(MADE, str(error)) from error
 
     def apply(self, operation: Operation) -> None:
         """Raises PolicyFault where the policy breaks a promise."""
@@ -207,16 +203,17 @@ def _pool(policy: EvictionPolicy, case: PoolCase) -> BlockPool:
     return BlockPool(case.num_blocks, LeafFirst(policy, index), DecisionLog(), index, case.free_order)
 
 
-def fault_of(factory: partial[Any], case: PoolCase, operations: Sequence[Operation]) -> PolicyFault | None:
+def fault_of(subject: Subject, case: PoolCase, operations: Sequence[Operation]) -> PolicyFault | None:
     """What the policy does wrong in this life, its story being the operations up to then; None: nothing."""
-    life, told = PoolLife(factory, case), []
+    told: list[str] = []
     try:
+        life = PoolLife(subject, case)
         for number, operation in enumerate(operations, 1):
             told.append(f"{number}. {operation}")
             life.apply(operation)
         told.append(f"{len(operations) + 1}. all requests end, and every block is taken")
         life.drain()
     except PolicyFault as fault:
-        what = f"operation {len(told)}: {fault.what}"
+        what = f"operation {len(told)}: {fault.what}" if told else fault.what
         return PolicyFault(fault.rule, what, [str(case), *told])
     return None

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from core.interfaces import Policy
+from core.interfaces import BlockKey, Policy, PolicyEnv
 from kvtwin.binding import class_of
 from kvtwin.policy_kinds import Kind
 
@@ -41,6 +41,23 @@ class Subject:
     def policy(self) -> type[Policy]:
         cls: type[Policy] = class_of(self.factory)
         return cls
+
+    def make(self, now: Callable[[], int], num_blocks: int | None, block_size_tokens: int = 4) -> Any:
+        """One policy, with a made-up future of blocks with keys (text, depth) if it wants to know one.
+
+        Raises InputError if it cannot be made.
+        """
+        future = _FixedFuture() if self.policy.clairvoyant else None
+        return self.factory(PolicyEnv(now, num_blocks, block_size_tokens, self.seed, future))
+
+
+class _FixedFuture:
+    """Some content is never asked for again; of the other the beginnings come first."""
+
+    def next_use(self, key: BlockKey) -> int | None:
+        assert isinstance(key, tuple)
+        text, depth = key
+        return None if text == 0 else 10 * int(text) + int(depth)
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,9 @@ from core.recorder import Recorder
 from core.request import Outcome
 from core.scheduler import SchedulerConfig
 from kvtwin.conformance.fault import PolicyFault
+from kvtwin.conformance.subject import Subject
 from kvtwin.failures import failure_line
-from kvtwin.policy_kinds import Kind
+from kvtwin.foreseeing import foresight_of
 from policies.admission import Reservation
 from policies.allocation.paged import Paged
 from policies.batching import Chunked
@@ -86,6 +87,12 @@ class Workload:
     def story(self) -> list[str]:
         return [str(self), *(f"request {row} {each}" for row, each in enumerate(self.asked))]
 
+    def plainer(self) -> list[Workload]:
+        """The same in worlds that policies seldom refuse: nothing shared, nothing swapped, blocks of one token."""
+        plain = replace(self, prefix_caching=False, pool=replace(self.pool, host_blocks=0, leaf_first=False))
+        num_tokens = self.pool.block_size_tokens * (self.pool.num_blocks or 1)
+        return [plain, replace(plain, pool=replace(plain.pool, num_blocks=num_tokens, block_size_tokens=1))]
+
     def with_requests(self, asked: Sequence[Asked]) -> Workload:
         return replace(self, asked=tuple(asked))
 
@@ -143,15 +150,28 @@ class _CountedSteps(LinearCost):
         return super().step_ps(work)
 
 
-def run_workload(workload: Workload, kind: Kind, factory: Callable[..., Any], single_steps: bool) -> Ran:
-    """Simulates it with one policy in place of the usual one. Raises PolicyFault where it fails or does not end."""
+def run_workload(workload: Workload, subject: Subject, factory: Callable[..., Any], single_steps: bool) -> Ran:
+    """Simulates it with the policies of `factory` in place of the usual one of their kind.
+
+    Raises PolicyFault where that fails or does not end, and InputError where the policy refuses such a world.
+    """
     usual = PolicyFactories(LRU, Paged, LastArrived, Chunked, FCFS, partial(Reservation, full_prompt=False))
-    factories = replace(usual, **{kind.group: factory})
+    factories = replace(usual, **{subject.kind.group: factory})
     config = replace(workload.scheduler, single_steps=single_steps)
-    pool = _as_a_tree(workload.pool) if kind.base is LeafRanking else workload.pool
+    pool = _as_a_tree(workload.pool) if subject.kind.base is LeafRanking else workload.pool
     log = DecisionLog()
-    scheduler = build_scheduler(config, pool, factories, log, Recorder(), workload.prefix_caching, seed=workload.seed)
-    source = TraceSource(_trace(workload), ReplayConfig(workload.pool.block_size_tokens, Arrivals.RECORDED, 1))
+    trace, replay = _trace(workload), ReplayConfig(workload.pool.block_size_tokens, Arrivals.RECORDED, 1)
+    scheduler = build_scheduler(
+        config,
+        pool,
+        factories,
+        log,
+        Recorder(),
+        workload.prefix_caching,
+        seed=workload.seed,
+        foresight=foresight_of(trace, replay, num_groups=1) if subject.policy.clairvoyant else None,
+    )
+    source = TraceSource(trace, replay)
     try:
         run_simulation(source, scheduler, _CountedSteps())
     except PolicyFault as fault:

@@ -16,7 +16,7 @@ EXAMPLES = """examples:
 
 
 def run(args: Sequence[str]) -> int:
-    """0 where the policy passes every check, 1 where it does not."""
+    """0 where the policy passes every check that could be made, 1 where it does not, or none could be."""
     options = _parser().parse_args(args)
     factory, kind = bind_target(options.target, options.parameters, options.kind)
     subject = Subject(kind, factory, FAST if options.fast else FULL, options.seed)
@@ -31,7 +31,7 @@ def _tell_all(subject: Subject) -> int:
         found.append(finding)
         print(_told(finding), flush=True)
     if found[-1].fault is None:
-        return 0
+        return int(all(finding.not_checked for finding in found))
     for check in checks_of(subject)[len(found) :]:
         print(f"  -      {check.name} (not reached)")
     return 1

@@ -45,7 +45,8 @@ def write_and_tell(trace: Trace, format_name: str, sources: Iterable[str], path:
         note(
             f"a {format_name} file does not tell that its blocks have {size} tokens; readers expect {HASH_BLOCK_TOKENS}"
         )
-    print(f"{path}: {format_name}, {trace.num_requests:,} requests over {trace.span_s:,.1f} s")
+    plural = "" if trace.num_requests == 1 else "s"
+    print(f"{path}: {format_name}, {trace.num_requests:,} request{plural} over {trace.span_s:,.1f} s")
 
 
 def tell_losses(trace: Trace, format_name: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from functools import partial
 
@@ -210,6 +211,25 @@ def test_blocks_without_content_go_first(policy: Build) -> None:
     assert desk.pool.take(1, 0) == blank
 
 
-def test_bits_of_a_clock() -> None:
-    with pytest.raises(InputError, match=r"eviction\.bits=0: expected a whole number of at least 1"):
-        Clock(PolicyEnv(now=lambda: 0, num_blocks=1, block_size_tokens=1), bits=0)
+@pytest.mark.parametrize(
+    ("policy", "expected"),
+    [
+        (partial(Clock, bits=0), "eviction.bits=0: expected a whole number of at least 1"),
+        (partial(S3FIFO, small_ratio=2), "eviction.small_ratio=2: expected a ratio in (0, 1]"),
+        (partial(S3FIFO, threshold=4), "eviction.threshold=4: expected a whole number from 1 to 3"),
+        (partial(SLRU, num_segments=0), "eviction.num_segments=0: expected a whole number of at least 1"),
+        (partial(WTinyLFU, protected_ratio=1), "eviction.protected_ratio=1: expected a ratio in (0, 1)"),
+        (partial(PerfectLFU, num_ghosts=-1), "eviction.num_ghosts=-1: expected a whole number from 0 on, or null"),
+        (partial(Hyperbolic, num_samples=0), "eviction.num_samples=0: expected a whole number of at least 1"),
+        (partial(LeCaR, discount=-1), "eviction.discount=-1: expected a ratio in (0, 1]"),
+    ],
+)
+def test_parameters_that_make_no_sense(policy: Build, expected: str) -> None:
+    with pytest.raises(InputError, match=f"^{re.escape(expected)}$"):
+        policy(PolicyEnv(now=lambda: 0, num_blocks=8, block_size_tokens=1))
+
+
+def test_perfect_counts_can_be_bounded() -> None:
+    """With one ghost, b's use is forgotten when c goes after it: b comes back with 1, not with a's 2."""
+    assert told("aabcdbe", PerfectLFU, 2) == ".+.bcda"
+    assert told("aabcdbe", partial(PerfectLFU, num_ghosts=1), 2) == ".+.bcdb"

@@ -7,6 +7,7 @@ import math
 import random
 from collections import OrderedDict
 
+from core.errors import InputError
 from core.interfaces import Block, BlockKey, PolicyEnv
 from policies.eviction.content_eviction import ContentEviction
 from policies.eviction.shares import UNBOUNDED
@@ -23,6 +24,10 @@ class LeCaR(ContentEviction):
 
     def __init__(self, env: PolicyEnv, learning_rate: float = 0.45, discount: float = 0.005) -> None:
         super().__init__(env)
+        if not 0 < discount <= 1:
+            raise InputError(f"eviction.discount={discount}: expected a ratio in (0, 1]")
+        if not 0 <= learning_rate < math.inf:
+            raise InputError(f"eviction.learning_rate={learning_rate}: expected a number from 0 on")
         self._most = UNBOUNDED if env.num_blocks is None else env.num_blocks
         self._learning_rate = learning_rate
         self._discount = discount ** (1 / self._most)

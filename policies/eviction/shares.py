@@ -30,9 +30,6 @@ class Ghosts:
     def __contains__(self, key: BlockKey) -> bool:
         return key in self._keys
 
-    def __len__(self) -> int:
-        return len(self._keys)
-
     def add(self, key: BlockKey, incoming: BlockKey | None) -> None:
         """Newest from now. `incoming`, for which the block had to go, is about to leave: it neither counts nor falls
         out.

@@ -11,7 +11,7 @@ from policies.eviction.content_eviction import ContentEviction
 from policies.eviction.frequency_sketch import FrequencySketch
 from policies.eviction.shares import UNBOUNDED, share_blocks
 
-UNBOUNDED_SKETCH_KEYS = 1 << 16  # in an unbounded pool, where nobody asks for counts
+SKETCH_KEYS_UNBOUNDED = 1 << 16  # in an unbounded pool, where nobody asks for counts
 
 
 class _Part(IntEnum):
@@ -36,10 +36,9 @@ class WTinyLFU(ContentEviction):
         if not 0 < protected_ratio < 1:
             raise InputError(f"eviction.protected_ratio={protected_ratio}: expected a ratio in (0, 1)")
         window = share_blocks(env, "window_ratio", window_ratio)
-        is_bounded = env.num_blocks is not None
-        protected = int((env.num_blocks - window) * protected_ratio) if env.num_blocks is not None else UNBOUNDED
+        protected = UNBOUNDED if env.num_blocks is None else int((env.num_blocks - window) * protected_ratio)
         self._share = {_Part.WINDOW: window, _Part.PROTECTED: protected}
-        self._sketch = FrequencySketch(env.num_blocks if is_bounded and env.num_blocks else UNBOUNDED_SKETCH_KEYS)
+        self._sketch = FrequencySketch(env.num_blocks or SKETCH_KEYS_UNBOUNDED)
         self._part: dict[Block, _Part] = {}
         self._num = dict.fromkeys(_Part, 0)  # resident blocks, referenced ones included
         self._resting: dict[_Part, OrderedDict[Block, None]] = {part: OrderedDict() for part in _Part}  # LRU first

@@ -26,6 +26,7 @@ class Admissions:
         self._running = scheduler.running
         self._waiting = scheduler.waiting
         self._tables = scheduler.tables
+        self._attribution = scheduler.tables.pool.attribution
         self._scheduler = scheduler
         self._view = scheduler.view
         self._publication = scheduler.publication
@@ -130,6 +131,8 @@ class Admissions:
     def _begin_chunk(self, sequence: Sequence, num_new: int, plan: StepPlan) -> None:
         """First work after an admission; a sequence that only lacked its newest token's KV decodes at once."""
         num_computed = sequence.num_computed
+        if self._attribution is not None:
+            self._attribution.look_ahead(sequence, num_computed)
         self._tables.grow(sequence, num_new, plan)
         self._publication.scheduled(sequence, num_new)
         if sequence.batch is None:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from enum import Enum
 from itertools import count
 
+from core.attribution import Attribution
 from core.decision_log import NO_REQUEST, DecisionLog, Event
 from core.interfaces import Block, BlockKey, EvictionPolicy
 from core.prefix_index import HashIndex
@@ -55,6 +56,7 @@ class BlockPool:
         self._eviction = eviction
         self._log = log
         self._free: list[Block] = []  # stack: the last is taken first
+        self.attribution: Attribution | None = None
         self._keep_unhashed_apart = free_order is FreeOrder.UNHASHED_FIRST
         self._tells_evictions = type(eviction).on_evict is not EvictionPolicy.on_evict
 
@@ -78,12 +80,16 @@ class BlockPool:
         `incoming` are the keys of the content that each will hold, where known: an eviction policy may ask.
         """
         taken = self._take(num_blocks, incoming)
+        if self.attribution is not None:
+            self.attribution.taken_by(request_id)
         self._log.blocks(Event.ALLOC, request_id, taken)
         return taken
 
     def take_for(self, request_ids: Sequence[int]) -> list[Block]:
         """Takes a block for each of these requests, whose decodes need one."""
         taken = self._take(len(request_ids), ())
+        if self.attribution is not None:
+            self.attribution.taken_by_each(taken, request_ids)
         self._log.blocks_of(Event.ALLOC, request_ids, taken)
         return taken
 
@@ -141,6 +147,8 @@ class BlockPool:
         self.num_cached -= len(victims)
         self.num_evictions += len(victims)
         self._log.blocks(Event.EVICT, NO_REQUEST, victims)
+        if self.attribution is not None:
+            self.attribution.evicted(victims)
         self.index.remove(victims)
 
     def adopt(self, blocks: Sequence[Block], request_id: int, readmission: bool) -> None:

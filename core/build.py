@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from core.async_scheduler import AsyncScheduler
+from core.attribution import Attribution
 from core.block_pool import BlockPool, FreeOrder
 from core.block_tables import BlockTables
 from core.contiguous import ContiguousTables
@@ -94,8 +95,12 @@ def build_scheduler(
     groups: tuple[KVGroup, ...] = (KVGroup(1),),
     seed: int = 0,
     foresight: Foresight | None = None,
+    attribution: bool = True,
 ) -> Scheduler:
-    """One replica's control plane, the same for simulator and engine. `foresight`: where a policy knows the future.
+    """One replica's control plane, the same for simulator and engine.
+
+    `foresight`: where a policy knows the future. `attribution`: whether evictions are charged for what they cost;
+    models of several KV groups or with sliding windows go without.
 
     Raises InputError for a pool that the KV groups cannot have.
     """
@@ -119,6 +124,8 @@ def build_scheduler(
         config = _for_a_tree(config)
     make_tables = _contiguous_tables if isinstance(allocation, ContiguousAllocation) else _MAKE_TABLES[form]
     tables = make_tables(pool, eviction, allocation, log, groups, prefix_caching, config.max_batch_tokens)
+    if attribution and prefix_caching and len(groups) == 1 and groups[0].window_tokens is None:
+        tables.pool.attribution = Attribution(tables.pool.index, log, clock.now, pool.block_size_tokens)
     kind = AsyncScheduler if config.async_scheduling else Scheduler
     scheduler = clock.scheduler = kind(config, tables, policies, log, recorder)
     scheduler.foresight = foresight

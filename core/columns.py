@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from core.attribution import Charges
 from core.recorder import Recorder
 from core.request import Outcome, Request
 from core.scheduler import Scheduler
@@ -56,6 +57,7 @@ _COUNTS = (
     "num_readmission_cached_tokens",
     "num_preemptions",
     "num_recomputed_tokens",
+    "num_recomputed_evicted_tokens",
     "num_prefill_tokens",
 )
 
@@ -99,6 +101,7 @@ def step_arrays(recorder: Recorder, requests: Iterable[Request], pool_num_blocks
         "num_referenced_blocks_after": _after(referenced, last, recorder.plan_referenced_blocks_after, ahead),
         "num_cached_blocks_after": _after(cached, last, recorder.plan_cached_blocks_after, ahead),
         "num_orphan_blocks_after": _after(orphans, last, recorder.plan_orphan_blocks_after, ahead),
+        "num_evictions": np.diff(_ints(recorder.step_evictions_before_end), prepend=0),
         "num_preemptions": _placed(recorder.plan_num_preempted, first, len(duration_ps)),
         "num_swapped_blocks": _placed(recorder.plan_num_swapped_blocks, first, len(duration_ps)),
         "num_moved_blocks": _placed(recorder.plan_num_moved_blocks, first, len(duration_ps)),
@@ -120,6 +123,18 @@ def gap_arrays(recorder: Recorder) -> Arrays:
     return {
         "gap_s": np.concatenate([gap_ps[has_gaps], late_ps]) / PS_PER_S,
         "multiplicity": np.concatenate([multiplicity[has_gaps], np.ones_like(late_ps)]),
+    }
+
+
+def charge_arrays(charges: Charges) -> Arrays:
+    """Who paid for which eviction, a row for each request and eviction: the arrays of `attribution.npz`."""
+    return {
+        "request_id": _ints(charges.request_id),
+        "num_tokens": _ints(charges.num_tokens),
+        "computed_s": _ints(charges.computed_ps) / PS_PER_S,
+        "evicted_s": _ints(charges.evicted_ps) / PS_PER_S,
+        "evicted_step": _ints(charges.evicted_step),
+        "evicted_for_request_id": _ints(charges.evicted_for),
     }
 
 

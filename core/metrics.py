@@ -37,6 +37,7 @@ class RequestColumns:
     num_readmission_cached_tokens: Ints
     num_preemptions: Ints
     num_recomputed_tokens: Ints
+    num_recomputed_evicted_tokens: Ints
     num_prefill_tokens: Ints
     outcome: NDArray[np.int8]  # index into outcome_names
     outcome_names: NDArray[np.str_]
@@ -82,6 +83,7 @@ class StepColumns:
     duration_s: Floats
     num_referenced_blocks: Ints
     num_cached_blocks: Ints
+    num_evictions: Ints
     num_orphan_blocks: Ints  # registered blocks whose parent content is gone
     num_referenced_blocks_after: Ints
     num_cached_blocks_after: Ints
@@ -91,6 +93,10 @@ class StepColumns:
     def of(cls, arrays: Mapping[str, NDArray[Any]]) -> StepColumns:
         """The columns of `steps.npz`; raises KeyError naming a column that is missing."""
         return cls(**{field.name: arrays[field.name] for field in fields(cls)})
+
+    def since(self, first: int) -> StepColumns:
+        """Without the steps before the one at place `first`."""
+        return StepColumns(**{field.name: getattr(self, field.name)[first:] for field in fields(self)})
 
     def time_mean(self, during: Ints, after: Ints) -> float | None:
         """Time-weighted mean of a block count from the first step's start to the last step's end."""
@@ -123,6 +129,7 @@ class Records:
     has_prefix_information: bool
     swapped_bytes: int = 0
     num_evictions: int = 0
+    num_costly_evictions: int | None = None  # whose content was computed again; None: not attributed
     counts_orphans: bool = False
     slo: Slo | None = None
     waste: WasteColumns | None = None
@@ -145,7 +152,7 @@ def compute_metrics(records: Records) -> dict[str, Any]:
         "num_preemptions": int(requests.num_preemptions.sum()),
         "recomputed_tokens": int(requests.num_recomputed_tokens.sum()),
         "swapped_bytes": records.swapped_bytes,
-        "num_evictions": records.num_evictions,
+        **_evictions(records),
         **_pool_use(records.steps, records.num_blocks),
         "orphan_blocks": _orphans(records),
         **_memory(records),
@@ -211,6 +218,27 @@ def _pool_use(steps: StepColumns, num_blocks: int | None) -> dict[str, Any]:
             "peak": max(int(during.max()), int(after.max())) / num_blocks,
         }
         for name, (during, after) in columns.items()
+    }
+
+
+def _evictions(records: Records) -> dict[str, Any]:
+    """What evictions cost, and how much of the pool the policy had to choose from: the share that is cached and
+    unreferenced, from the step of the first eviction on (before, nothing had to be chosen)."""
+    num, num_costly, steps = records.num_evictions, records.num_costly_evictions, records.steps
+    evicted_tokens = int(records.requests.num_recomputed_evicted_tokens.sum())
+    evictable: dict[str, float | None] = {"time_mean": None, "min": None}
+    first = np.flatnonzero(steps.num_evictions)[:1]
+    if first.size and records.num_blocks is not None:
+        late = steps.since(int(first[0]))
+        mean = late.time_mean(late.num_cached_blocks, late.num_cached_blocks_after)
+        least = min(int(late.num_cached_blocks.min()), int(late.num_cached_blocks_after.min()))
+        evictable = {"time_mean": _ratio(mean, records.num_blocks), "min": least / records.num_blocks}
+    return {
+        "num_evictions": num,
+        "recomputed_evicted_tokens": None if num_costly is None else evicted_tokens,
+        "num_costly_evictions": num_costly,
+        "num_free_evictions": None if num_costly is None else num - num_costly,
+        "evictable_ratio": evictable,
     }
 
 

@@ -34,6 +34,7 @@ class Recorder:
     plan_referenced_blocks_after: list[int] = field(default_factory=list)  # when its ended sequences have freed theirs
     plan_cached_blocks_after: list[int] = field(default_factory=list)
     plan_orphan_blocks_after: list[int] = field(default_factory=list)
+    step_evictions_before_end: list[int] = field(default_factory=list)  # in the run, this step's included
     step_duration_ps: list[int] = field(default_factory=list)
     step_referenced_blocks: list[int] = field(default_factory=list)
     step_cached_blocks: list[int] = field(default_factory=list)
@@ -63,6 +64,7 @@ class Recorder:
         pool = tables.pool
         self.step_referenced_blocks += [pool.num_referenced] * num_steps
         self.step_cached_blocks += [pool.num_cached] * num_steps
+        self.step_evictions_before_end += [pool.num_evictions] * num_steps
         self.step_orphan_blocks += [pool.index.num_orphans] * num_steps
         self.step_internal_tokens += [tables.num_surplus_tokens] * num_steps
         self.step_external_tokens += [tables.num_external_tokens(bool(plan.blocked))] * num_steps

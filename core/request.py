@@ -52,6 +52,8 @@ class Sequence:
     last_token_ps: int = -1  # when its newest token appeared; kept only where the batch does not imply it
     num_surplus_tokens: int = 0  # slots of its tables beyond the last token that it will ever have KV for
     num_had_kv: int = 0  # tokens that had KV when it was last preempted: computing them again is recomputation
+    lost_ahead: list[int] = field(default_factory=list)  # by which eviction each of its next blocks is not cached
+    first_lost: int = 0  # index of the block that `lost_ahead` begins with
 
     @property
     def num_computed(self) -> int:
@@ -105,6 +107,7 @@ class Request:
     num_preemptions: int = 0
     num_prefill_tokens: int = 0
     num_recomputed_tokens: int = 0
+    num_recomputed_evicted_tokens: int = 0  # computed although they had been cached, and were evicted
 
     @property
     def num_peak_tokens(self) -> int:

@@ -260,6 +260,8 @@ class Scheduler:
         request.num_prefill_tokens += num_new
         self.num_prefill_tokens += num_new
         request.num_recomputed_tokens += max(0, min(num_computed + num_new, sequence.num_had_kv) - num_computed)
+        if sequence.lost_ahead and self.tables.pool.attribution is not None:
+            self.tables.pool.attribution.charge(sequence, num_computed + num_new)
         self.log.count(Event.CHUNK, request.request_id, num_new)
 
     def _preempt(self, preemption: Preemption, plan: StepPlan) -> None:

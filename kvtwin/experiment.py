@@ -59,6 +59,7 @@ class Experiment:
             self.groups,
             self.seed,
             self._foresight(),
+            self.config.get("attribution", True),
         )
 
     def _foresight(self) -> Foresight | None:

@@ -77,6 +77,7 @@ RULES: Mapping[str, Rule] = {
     "seed": WHOLE,
     "preset": TEXT,
     "decisions": _one_of("full", "digest", "off"),
+    "attribution": BOOLEAN,
     "fast_forward": BOOLEAN,
     "report": BOOLEAN,
     "hardware_file": Rule(TEXT.allows, "a file to write"),

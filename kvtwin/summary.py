@@ -13,14 +13,15 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from core.columns import gap_arrays, request_arrays, requests_of, step_arrays
+from core.columns import charge_arrays, gap_arrays, request_arrays, requests_of, step_arrays
 from core.metrics import Records, RequestColumns, Slo, StepColumns, WasteColumns, compute_metrics
 from core.scheduler import Scheduler
 from kvtwin.decisions_file import DECISIONS_FILE, decisions_jsonl
 from kvtwin.experiment import Experiment
-from kvtwin.store import Run, write_run
+from kvtwin.store import Run, npz_bytes, write_run
 
 PACKAGES = ("kvtwin", "numpy", "simpy", "hydra-core", "torch", "triton")
+ATTRIBUTION_FILE = "attribution.npz"
 MAXRSS_UNIT_BYTES = 1 if sys.platform == "darwin" else 1024  # getrusage(2) of macOS and of Linux differ
 
 Arrays = dict[str, NDArray[Any]]
@@ -93,6 +94,9 @@ def collect_records(
         **(extra or {}),
     }
     files = {}
+    attribution = scheduler.tables.pool.attribution
+    if attribution is not None and attribution.num_costly:
+        files[ATTRIBUTION_FILE] = npz_bytes(charge_arrays(attribution.charges))
     if experiment.config["decisions"] == "full":
         files[DECISIONS_FILE] = decisions_jsonl(log)
     return RunRecords(summary, requests, steps, gaps, files)
@@ -164,6 +168,7 @@ def _metrics(
     experiment: Experiment, scheduler: Scheduler, requests: Arrays, steps: Arrays, gaps: Arrays
 ) -> dict[str, Any]:
     recorder = scheduler.recorder
+    attribution = scheduler.tables.pool.attribution
     num_swapped = sum(recorder.plan_num_swapped_blocks)
     block_bytes = experiment.model.kv_bytes_per_token() * experiment.pool.block_size_tokens
     slo = experiment.config["slo"]
@@ -179,6 +184,7 @@ def _metrics(
             experiment.trace.has_prefix_information and experiment.prefix_caching,
             swapped_bytes=num_swapped * block_bytes,
             num_evictions=scheduler.tables.pool.num_evictions,
+            num_costly_evictions=None if attribution is None else attribution.num_costly,
             counts_orphans=scheduler.tables.pool.index.is_linked and not scheduler.tables.eviction_is_prefix_closed,
             waste=WasteColumns.of(steps),
             num_waiting=steps["num_waiting"],

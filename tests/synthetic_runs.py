@@ -19,7 +19,7 @@ def request_arrays(arrival_s: Any, **columns: Any) -> dict[str, NDArray[Any]]:
     """Columns of requests that finished, from their arrival; anything else as given, counts defaulting to 0."""
     arrival_s = np.asarray(arrival_s, dtype=np.float64)
     num_requests = arrival_s.size
-    counts = ("prompt", "output", "cached", "readmission_cached", "recomputed", "prefill")
+    counts = ("prompt", "output", "cached", "readmission_cached", "recomputed", "recomputed_evicted", "prefill")
     arrays: dict[str, Any] = {
         "request_id": np.arange(num_requests),
         "arrival_s": arrival_s,
@@ -39,7 +39,7 @@ def step_arrays(start_s: Any, duration_s: Any, **columns: Any) -> dict[str, NDAr
     names = [*(f"num_{name}_blocks" for name in blocks), *(f"num_{name}_blocks_after" for name in blocks[:3])]
     names += ["num_prefill_tokens", "num_decode_seqs", "decode_context_tokens", "num_running", "num_waiting"]
     arrays: dict[str, Any] = {"start_s": start_s, "duration_s": duration_s}
-    arrays |= {name: np.zeros(num_steps, dtype=np.int64) for name in [*names, "num_preemptions"]}
+    arrays |= {name: np.zeros(num_steps, dtype=np.int64) for name in [*names, "num_evictions", "num_preemptions"]}
     return {name: np.asarray(columns.get(name, value)) for name, value in arrays.items()}
 
 

@@ -71,6 +71,7 @@ class Settings:
     allocation: Any = Paged
     groups: tuple[KVGroup, ...] = (KVGroup(1),)
     spans: bool = True
+    attribution: bool = True
     seed: int = 0
 
 
@@ -108,7 +109,15 @@ def scheduler_of(settings: Settings) -> Scheduler:
         prefix_index=settings.prefix_index,
     )
     return build_scheduler(
-        config, pool, factories, DecisionLog(), Recorder(), settings.caching, settings.groups, settings.seed
+        config,
+        pool,
+        factories,
+        DecisionLog(),
+        Recorder(),
+        settings.caching,
+        settings.groups,
+        settings.seed,
+        attribution=settings.attribution,
     )
 
 

@@ -137,15 +137,13 @@ def _replayed(
     answers = iter(_called(calls, references.num_references, options.num_jobs))
     found = {choice.label: [next(answers) for _ in capacities] for choice in by_replay}
     found |= {choice.label: [curve.at(c) for c in capacities] for choice in choices if choice.policy is LRU}
+    most = dict(zip(capacities, answers, strict=options.with_bound))
     points = [
-        _point(choice.label, capacity, result, references.num_references)
+        _point(choice.label, capacity, result, references.num_references, most.get(capacity))
         for choice in choices
         for capacity, result in zip(capacities, found[choice.label], strict=True)
     ]
-    return points, [
-        _bound(capacity, num_hits, references.num_references)
-        for capacity, num_hits in zip(capacities, answers, strict=options.with_bound)
-    ]
+    return points, [_bound(capacity, num_hits, references.num_references) for capacity, num_hits in most.items()]
 
 
 def _called(
@@ -171,7 +169,9 @@ def _shown(answers: Iterable[Any], show: Callable[[int], None]) -> Iterable[Any]
         yield answer
 
 
-def _point(label: str, capacity: int, result: ReplayResult, num_references: int) -> dict[str, Any]:
+def _point(
+    label: str, capacity: int, result: ReplayResult, num_references: int, most_hits: int | None
+) -> dict[str, Any]:
     return {
         "policy": label,
         "capacity_blocks": capacity,
@@ -179,6 +179,7 @@ def _point(label: str, capacity: int, result: ReplayResult, num_references: int)
         "hit_blocks": result.hit_blocks,
         "hit_tokens": result.hit_tokens,
         "hit_block_ratio": result.hit_blocks / num_references,
+        "regret_blocks": None if most_hits is None else most_hits - result.hit_blocks,
         "orphan_block_ratio": result.orphan_block_ratio,
         "unreachable_block_ratio": result.unreachable_block_ratio,
         "hit_flops": result.hit_flops,

@@ -283,6 +283,9 @@ def test_json_has_the_documented_shape(capsys: pytest.CaptureFixture[str]) -> No
         assert 0 < row["hit_tokens"] <= row["hit_blocks"] * 16
         assert row["orphan_block_ratio"] == 0
     assert found["infinite"]["hit_blocks"] == found["references"] - found["unique_blocks"]
+    most = {row["capacity_blocks"]: row["hit_blocks"] for row in found["bound"]}
+    for row in found["results"]:
+        assert row["regret_blocks"] == most[row["capacity_blocks"]] - row["hit_blocks"] >= 0
     assert [row["hit_blocks"] for row in found["bound"]] > [row["hit_blocks"] for row in found["results"][:2]]
 
 

@@ -13,8 +13,8 @@ _MOST_POSITIONS = 1 << 40  # more than a prompt has blocks
 class LengthAware(PriorityEviction):
     """Evicts the block with the fewest uses since its registration; of equals, the one that stands latest in its text.
 
-    Qin et al., Mooncake, arXiv 2407.00079: "similar to LFU, but prioritising cache blocks that occur later in
-    requests". The words allow two readings. `sense=1`: later blocks are evicted first; `sense=-1`: earlier ones, which
+    Qin et al., Mooncake, arXiv 2407.00079, in one sentence: LFU that gives priority to blocks that come later in
+    requests. That can be read in two ways. `sense=1`: later blocks are evicted first; `sense=-1`: earlier ones, which
     strands what continues them. Then the one released longest ago. O(log n) each.
     """
 

@@ -133,17 +133,18 @@ class Growth:
                     budget -= num_new
         return budget, scheduled
 
-    def _has_room(self, sequence: Sequence, num_new: int) -> bool:
+    def _has_room(self, sequence: Sequence, num_new: int, num_spare_blocks: int = 0) -> bool:
         num_needed = self._tables.num_needed(sequence, num_new, sequence.num_computed, len(sequence.tables[0]))
-        return self._tables.can_take(num_needed)
+        has_spare = num_needed + num_spare_blocks <= self._tables.pool.num_available
+        return has_spare and self._tables.can_take(num_needed)
 
     def _make_room(self, sequence: Sequence, num_new: int, plan: StepPlan, scheduled: dict[int, int]) -> int:
         """Preempts until the sequence fits, is a victim itself, or nobody is named. Returns the tokens given back."""
         request = sequence.request
-        given_back = 0
+        given_back = num_spare_blocks = 0
         if self._tables.is_windowed:
             self._tables.drop_expired(sequence, plan)
-        while request in self._running and not self._has_room(sequence, num_new):
+        while request in self._running and not self._has_room(sequence, num_new, num_spare_blocks):
             plan.blocked.append(request)
             needed = self._tables.num_needed(sequence, num_new, sequence.num_computed, len(sequence.tables[0]))
             shortage = Shortage(max(needed - self._tables.pool.num_available, 1), 0)  # 1: no hole is long enough
@@ -153,6 +154,7 @@ class Growth:
             for victim in preemption.request.live:
                 given_back += scheduled.pop(victim.rank, 0)
             self._preempt(preemption, plan)
+            num_spare_blocks = self._preemption.headroom_blocks(self._running)
         return given_back
 
     def _note_chunks(self, plan: StepPlan, scheduled: dict[int, int]) -> None:

@@ -271,6 +271,13 @@ class PreemptionPolicy(Policy):
         then left alone.
         """
 
+    def headroom_blocks(self, running: Running) -> int:
+        """How many blocks more than `for_request` needs must be free before a preemption is enough.
+
+        Asked after each, of those that still run; `select` is asked on until that is reached.
+        """
+        return 0
+
 
 class Admission(Enum):
     ADMIT = "admit"

@@ -280,7 +280,7 @@ def test_first_come_first_served_has_no_such_bound():
 # ---- whatever the policy ----------------------------------------------------------------------------------------
 
 
-@settings(max_examples=80, deadline=None, derandomize=True)
+@settings(max_examples=60, deadline=None, derandomize=True)
 @given(workload=workloads(), name=st.sampled_from(sorted(POLICIES)), data=st.data())
 def test_spans_and_single_steps_are_the_same_run(workload: Workload, name: str, data: st.DataObject) -> None:
     num = workload.trace.num_requests

@@ -30,7 +30,7 @@ from policies.allocation.paged import Paged
 from policies.batching import Chunked
 from policies.eviction.lru import LRU
 from policies.eviction.radix import RadixLRU
-from policies.preemption import LastArrived
+from policies.preemption.last_arrived import LastArrived
 from policies.queueing.fcfs import FCFS
 from traces.reading import read_trace
 from traces.replay import Arrivals

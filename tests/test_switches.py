@@ -14,7 +14,7 @@ from core.decision_log import Event
 from core.request import Outcome
 from core.units import PS_PER_S
 from policies.admission import Reservation
-from policies.preemption import StrictPriority
+from policies.preemption.strict_priority import StrictPriority
 from traces.schema import Trace
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from world import Settings, trace_of
 
 from policies.batching import Chunked, Orca, PrefillFirst, Static
-from policies.preemption import StrictPriority
+from policies.preemption.strict_priority import StrictPriority
 from sim.linear_cost import LinearCost
 from traces.replay import Arrivals
 from traces.schema import Trace

@@ -25,7 +25,8 @@ from policies.admission import Reservation
 from policies.allocation.paged import Paged
 from policies.batching import Chunked
 from policies.eviction.lru import LRU
-from policies.preemption import LastArrived, LowestPriority
+from policies.preemption.last_arrived import LastArrived
+from policies.preemption.lowest_priority import LowestPriority
 from policies.queueing.fcfs import FCFS
 from policies.queueing.priority import Priority
 from sim.cost_model import CostModel

@@ -25,7 +25,7 @@ from policies.admission import Reservation
 from policies.allocation.paged import Paged
 from policies.batching import Chunked
 from policies.eviction.lru import LRU
-from policies.preemption import LastArrived
+from policies.preemption.last_arrived import LastArrived
 from policies.queueing.fcfs import FCFS
 from sim.cost_model import StepWork
 from sim.linear_cost import LinearCost

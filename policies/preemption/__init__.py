@@ -1,0 +1,1 @@
+"""Preemption policies: who gives up its memory when a running request cannot grow."""

@@ -115,6 +115,7 @@ class Admissions:
     def _enter_running(self, request: Request, plan: StepPlan, hit: PrefixHit) -> None:
         self._waiting.admit(request)
         self._running.add(request)
+        self._scheduler.policies.admission.on_admit(request, self._view)
         plan.admitted.append(request)
         plan.hit_tokens[request.request_id] = hit.num_tokens
         if request.num_cached_tokens < 0:

@@ -292,8 +292,18 @@ class AdmissionPolicy(Policy):
         included.
 
         The answer may depend on the number of free blocks only monotonically (more free blocks never turn ADMIT into
-        WAIT), and otherwise change only at moments that `next_change` announces.
+        WAIT), on the counts of the running and the waiting, and on what the hooks below tell; otherwise it may change
+        only at moments that `next_change` announces.
         """
+
+    def on_admit(self, request: Request, view: SchedulerView) -> None:
+        """`request` runs from now on; its first blocks are not taken yet."""
+
+    def on_stop(self, request: Request, view: SchedulerView) -> None:
+        """`request` runs no more: it ended, was cancelled or was preempted."""
+
+    def on_preempt(self, request: Request, view: SchedulerView) -> None:
+        """Memory ran short and `request` was preempted; told after `on_stop`."""
 
 
 class BatchRules(NamedTuple):
@@ -433,6 +443,11 @@ class SchedulerView(Protocol):
     @property
     def num_running(self) -> int: ...
     @property
+    def num_running_sequences(self) -> int:
+        """Samples of all running requests."""
+        ...
+
+    @property
     def num_waiting(self) -> int: ...
     @property
     def num_free_blocks(self) -> int:
@@ -454,6 +469,20 @@ class SchedulerView(Protocol):
     def long_prefill_threshold_tokens(self) -> int: ...
     @property
     def prefix_caching(self) -> bool: ...
+    @property
+    def num_kv_groups(self) -> int:
+        """Block tables of each sequence."""
+        ...
+
+    @property
+    def num_missing_blocks(self) -> int:
+        """What the running prompts have yet to take for the text that is known of them. O(running prompts)."""
+        ...
+
+    def peak_blocks(self, request: Request) -> int:
+        """The most that `request` may come to hold, if it produces all the tokens it is allowed (`max_new_tokens`)."""
+        ...
+
     @property
     def num_prefill_tokens(self) -> int:
         """Tokens of prompts (and of preempted texts) that were scheduled so far."""

@@ -74,8 +74,8 @@ class Sequence:
 class Request:
     """What a client asked for, and the record of what it got. Times in picoseconds, -1 where it never happened.
 
-    `num_output_tokens` is where it stops; with `num_samples` > 1 the prompt is computed once and every sample decodes
-    from it.
+    `num_output_tokens` is where it stops, which no engine knows beforehand; `max_new_tokens` is what the client allows,
+    never less. With `num_samples` > 1 the prompt is computed once and every sample decodes from it.
     """
 
     request_id: int
@@ -88,6 +88,7 @@ class Request:
     tenant: int = 0
     category: int = 0  # what kind of request: policies may tell categories apart
     cancel_ps: int = -1
+    max_new_tokens: int = 0  # 0: just as many as it produces
 
     status: Status = Status.WAITING
     outcome: Outcome = Outcome.UNFINISHED
@@ -108,6 +109,9 @@ class Request:
     num_prefill_tokens: int = 0
     num_recomputed_tokens: int = 0
     num_recomputed_evicted_tokens: int = 0  # computed although they had been cached, and were evicted
+
+    def __post_init__(self) -> None:
+        self.max_new_tokens = max(self.max_new_tokens, self.num_output_tokens)
 
     @property
     def num_peak_tokens(self) -> int:

@@ -142,6 +142,7 @@ class Scheduler:
         if self.config.max_model_len is not None:
             most = self.config.max_model_len - request.num_prompt_tokens
             request.num_output_tokens = min(request.num_output_tokens, max(most, 0))
+            request.max_new_tokens = min(request.max_new_tokens, max(most, 0))
         reason = request.reject_reason or why_unservable(request, self.config, self.tables)
         if reason:
             self._reject(request, reason)
@@ -175,6 +176,7 @@ class Scheduler:
                 self._in_flight.num_lost_decodes += self.running.num_regular_decodes(request, held)
             sat_out = [sequence for sequence in request.live if sequence.rank in held]
             self.running.remove(request, now_ps)
+            self.policies.admission.on_stop(request, self.view)
             for sequence in sat_out:
                 sequence.stored_computed -= 1  # the batch has counted the step that passes it over
             for sequence in request.live:
@@ -282,6 +284,8 @@ class Scheduler:
             sequence.stored_computed = 0
         self._free_kept()
         request.status = Status.PREEMPTED
+        self.policies.admission.on_stop(request, self.view)
+        self.policies.admission.on_preempt(request, self.view)
         plan.preempted.append(request)
         self.waiting.prepend(request)
 
@@ -336,6 +340,7 @@ class Scheduler:
         self._free_kept()
         if request.live:
             return False
+        self.policies.admission.on_stop(request, self.view)
         self._done(request, Outcome.FINISHED)
         return True
 

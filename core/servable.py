@@ -29,19 +29,19 @@ def why_unservable(request: Request, config: SchedulerConfig, tables: BlockTable
     reason = tables.allocation.why_unservable(request)
     if reason:
         return reason
-    num_needed, num_blocks = peak_blocks(request, tables), tables.pool.num_blocks
+    num_needed, num_blocks = peak_blocks(request, tables, num_output), tables.pool.num_blocks
     if num_blocks is not None and num_needed > num_blocks:
         return f"needs {num_needed} blocks, the pool has {num_blocks}"
     return ""
 
 
-def peak_blocks(request: Request, tables: BlockTables) -> int:
+def peak_blocks(request: Request, tables: BlockTables, num_output_tokens: int) -> int:
     """Blocks that it holds at most when it runs alone: its KV peaks at prompt + output - 1 tokens a sample.
 
     Samples share the full blocks of the prompt. A group with a window keeps the window and one step's tokens.
     """
     size = tables.block_size
-    per_sequence = tables.allocation.target_blocks(request, request.num_peak_tokens)
+    per_sequence = tables.allocation.target_blocks(request, request.num_prompt_tokens + num_output_tokens - 1)
     num_shared = request.num_prompt_tokens // size if request.num_samples > 1 else 0
     total = 0
     for group in tables.groups:

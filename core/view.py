@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from core.servable import peak_blocks
+
 if TYPE_CHECKING:
     from core.request import Request
     from core.running import RunningRequests
@@ -28,6 +30,10 @@ class View:
     @property
     def num_running(self) -> int:
         return len(self._scheduler.running)
+
+    @property
+    def num_running_sequences(self) -> int:
+        return self._scheduler.running.num_sequences
 
     @property
     def num_waiting(self) -> int:
@@ -56,6 +62,18 @@ class View:
     @property
     def prefix_caching(self) -> bool:
         return self._scheduler.tables.prefix_caching
+
+    @property
+    def num_kv_groups(self) -> int:
+        return len(self._scheduler.tables.groups)
+
+    @property
+    def num_missing_blocks(self) -> int:
+        tables, prefills = self._scheduler.tables, self._scheduler.running.prefills
+        return sum(tables.num_needed_for_all(sequence, len(sequence.tables[0])) for sequence in prefills.values())
+
+    def peak_blocks(self, request: Request) -> int:
+        return peak_blocks(request, self._scheduler.tables, request.max_new_tokens)
 
     @property
     def num_prefill_tokens(self) -> int:

@@ -112,6 +112,7 @@ def load_experiment(
             Arrivals(config.trace.arrivals),
             config.trace.concurrency,
             max_model_len,
+            config.trace.max_new_tokens,
             outputs_as_recorded,
         ),
         scheduler=SchedulerConfig(

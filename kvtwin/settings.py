@@ -96,6 +96,7 @@ RULES: Mapping[str, Rule] = {
     "trace.length_scale": SCALE,
     "trace.arrivals": _one_of(*(arrivals.value for arrivals in Arrivals)),
     "trace.concurrency": COUNT,
+    "trace.max_new_tokens": _or_null(COUNT),
     "pool.num_blocks": _whole(1, "auto", "unbounded"),
     "pool.block_size_tokens": COUNT,
     "pool.host_blocks": WHOLE,

@@ -25,7 +25,7 @@ from core.recorder import Recorder
 from core.scheduler import SchedulerConfig
 from core.units import PS_PER_S
 from kvtwin.parity.radix import RANKINGS
-from policies.admission import Reservation
+from policies.admission.reservation import Reservation
 from policies.allocation.paged import Paged
 from policies.batching import Chunked
 from policies.eviction.lru import LRU

@@ -12,7 +12,7 @@ from shapes import hardware, model
 from core.errors import InputError
 from core.interfaces import Admission, PolicyEnv
 from kvtwin.sizing import SizingOptions, decode_floor_s, minimum_tensor_parallel, pool_bytes, print_size, size
-from policies.admission import Reservation
+from policies.admission.reservation import Reservation
 
 GIB = 2**30
 H100 = hardware("h100_80gb")

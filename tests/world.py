@@ -21,7 +21,7 @@ from core.recorder import Recorder
 from core.request import Request
 from core.scheduler import Scheduler, SchedulerConfig
 from core.units import PS_PER_S, to_ps
-from policies.admission import Reservation
+from policies.admission.reservation import Reservation
 from policies.allocation.paged import Paged
 from policies.batching import Chunked
 from policies.eviction.lru import LRU

@@ -33,6 +33,7 @@ class ReplayConfig:
     arrivals: Arrivals = Arrivals.RECORDED
     concurrency: int = 1
     max_model_len: int | None = None  # a row with more tokens than that is rejected
+    max_new_tokens: int | None = None  # what every client allows, or its row's output where that is more; None: that
     outputs_as_recorded: bool = True  # False: the model makes up its own outputs, which nobody else shares
 
 
@@ -124,6 +125,8 @@ class TraceSource(RequestSource):
         trace = self._trace
         num_output = self._num_output_tokens.get(row, self._trace_output_tokens[row])
         request = Request(row, time_ps, self._num_prompt_tokens[row], num_output, self.block_keys(row))
+        allowed = self._config.max_new_tokens or 0  # an early stop, which a replay knows of, allows no less
+        request.max_new_tokens = max(allowed, self._trace_output_tokens[row])
         num_tokens, limit = request.num_prompt_tokens + num_output, self._config.max_model_len
         if limit is not None and num_tokens > limit:  # it can never produce what the trace wants
             request.reject_reason = f"has {num_tokens} tokens, more than max_model_len={limit}"

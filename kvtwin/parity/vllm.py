@@ -23,7 +23,7 @@ from core.request import Request, Status
 from core.scheduler import Scheduler, SchedulerConfig
 from core.units import to_ps
 from kvtwin.parity.result import Fields, ParityResult, first_difference
-from policies.admission import Reservation
+from policies.admission.reservation import Reservation
 from policies.allocation.paged import Paged
 from policies.batching import Chunked
 from policies.eviction.lru import LRU

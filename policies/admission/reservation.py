@@ -1,4 +1,4 @@
-"""Admission policies: may the head of the queue run now?"""
+"""Room for what is known now: the first chunk, a watermark, the whole prompt."""
 
 from __future__ import annotations
 

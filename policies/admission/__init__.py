@@ -1,0 +1,1 @@
+"""Admission policies: may the head of the queue run now?"""

@@ -21,7 +21,7 @@ from kvtwin.conformance.fault import PolicyFault
 from kvtwin.conformance.subject import Subject
 from kvtwin.failures import failure_line
 from kvtwin.foreseeing import foresight_of
-from policies.admission import Reservation
+from policies.admission.reservation import Reservation
 from policies.allocation.paged import Paged
 from policies.batching import Chunked
 from policies.eviction.lru import LRU

@@ -13,7 +13,7 @@ from core.content import TokenKeys
 from core.decision_log import Event
 from core.request import Outcome
 from core.units import PS_PER_S
-from policies.admission import Reservation
+from policies.admission.reservation import Reservation
 from policies.preemption.strict_priority import StrictPriority
 from traces.schema import Trace
 

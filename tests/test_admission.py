@@ -24,6 +24,7 @@ from policies.admission.new_token_ratio import NewTokenRatio
 from policies.admission.peak_aware import Course, PeakAware, PeakAwarePredicted, peak_tokens
 from policies.admission.reservation import Reservation
 from policies.admission.slo_aware import SLOAware
+from policies.preemption.last_arrived import LastArrived
 
 ENV = PolicyEnv(lambda: 0, 1000, 16)
 POLICIES = {
@@ -85,7 +86,8 @@ def test_what_clients_allow_is_reserved_though_less_is_produced():
 @settings(max_examples=25, deadline=None, derandomize=True)
 @given(workload=workloads())
 def test_nothing_is_ever_preempted_where_all_is_reserved(workload: Workload) -> None:
-    chosen = replace(workload.settings, admission=FullReservation)
+    for_memory = partial(LastArrived, mode=workload.settings.mode)  # not for slots, whatever was drawn
+    chosen = replace(workload.settings, admission=FullReservation, preemption=for_memory)
     run = simulate(workload.trace, chosen, workload.cost, workload.arrivals, workload.concurrency)
     assert run.num_preemptions == 0
     assert_sound(run)

@@ -263,10 +263,11 @@ class BlockTables:
     def num_filled_tokens(self, running: RunningRequests, num_decodes: int) -> int:
         """Slots of referenced blocks that hold a token, once `num_decodes` members of the batch have their next one.
 
-        O(prefills); O(running) while samples share tails, and with sliding windows.
+        O(prefills); O(running) while any request has several samples, which may share tails, and with sliding windows.
         """
         others = [*running.prefills.values(), *running.retired]
-        if running.has_shared_tails or self.is_windowed:
+        has_samples = running.num_sequences > len(running) or any(s.request.num_samples > 1 for s in running.retired)
+        if has_samples or self.is_windowed:
             return self._num_filled_by_block([*running.batch.members.values(), *others]) + num_decodes * self.num_groups
         num_tokens = running.batch.context_tokens + num_decodes + sum(sequence.stored_computed for sequence in others)
         return num_tokens * self.num_groups - self.pool.num_shared * self.block_size
@@ -321,6 +322,7 @@ class BlockTables:
             target[:] = source[:num_blocks]
             self.pool.share([block for block in target if block is not None])
         sibling.num_registered = min(lead.num_registered, num_blocks)
+        self._note_surplus(sibling)
 
     def check_integrity(self, sequences: Iterable[Sequence]) -> None:
         """Proves the pool's books against the tables of all `sequences` that have any. O(pool): for tests."""

@@ -14,6 +14,9 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
+from core.leaf import Leaf as Leaf
+from core.scheduler_view import SchedulerView as SchedulerView
+
 if TYPE_CHECKING:
     from core.request import Request
 
@@ -183,37 +186,6 @@ class PriorityEviction(EvictionPolicy):
         return [
             block for _, number, block in sorted(self._heap, key=lambda e: e[:2]) if self._entry.get(block) == number
         ]
-
-
-class Leaf(Protocol):
-    """A node at the end of a radix tree, as a ranking sees it. Times are ticks: they order events, and no more."""
-
-    @property
-    def last_access(self) -> int:
-        """When a look-up or an insertion last passed it."""
-        ...
-
-    @property
-    def created(self) -> int: ...
-    @property
-    def num_hits(self) -> int:
-        """Requests that published a text through it, the one that made it included."""
-        ...
-
-    @property
-    def priority(self) -> int:
-        """The greatest importance among those requests (`-Request.priority`: the more urgent, the greater)."""
-        ...
-
-    @property
-    def num_pages(self) -> int:
-        """Its length, in blocks."""
-        ...
-
-    @property
-    def depth_pages(self) -> int:
-        """Blocks of the text that precede it."""
-        ...
 
 
 class LeafRanking(Policy):
@@ -425,73 +397,3 @@ class ContiguousAllocation(AllocationPolicy):
     @abstractmethod
     def free_runs(self) -> list[Run]:
         """All free runs, by start. For tests only: O(pool)."""
-
-
-class SchedulerView(Protocol):
-    """The scheduler as a policy may see it: read-only, O(1) each where nothing else is said."""
-
-    @property
-    def step(self) -> int:
-        """Number of the step being decided, or running."""
-        ...
-
-    @property
-    def running(self) -> Running:
-        """In running order. To walk it costs O(running)."""
-        ...
-
-    @property
-    def num_running(self) -> int: ...
-    @property
-    def num_running_sequences(self) -> int:
-        """Samples of all running requests."""
-        ...
-
-    @property
-    def num_waiting(self) -> int: ...
-    @property
-    def num_free_blocks(self) -> int:
-        """Free and cached-but-unreferenced blocks."""
-        ...
-
-    @property
-    def num_blocks(self) -> int | None: ...
-    @property
-    def num_full_blocks(self) -> int:
-        """What the *whole* known text of the request being admitted would use up, idle hits included."""
-        ...
-
-    @property
-    def max_batch_tokens(self) -> int: ...
-    @property
-    def chunked_prefill(self) -> bool: ...
-    @property
-    def long_prefill_threshold_tokens(self) -> int: ...
-    @property
-    def prefix_caching(self) -> bool: ...
-    @property
-    def num_kv_groups(self) -> int:
-        """Block tables of each sequence."""
-        ...
-
-    @property
-    def num_missing_blocks(self) -> int:
-        """What the running prompts have yet to take for the text that is known of them. O(running prompts)."""
-        ...
-
-    def peak_blocks(self, request: Request) -> int:
-        """The most that `request` may come to hold, if it produces all the tokens it is allowed (`max_new_tokens`)."""
-        ...
-
-    @property
-    def num_prefill_tokens(self) -> int:
-        """Tokens of prompts (and of preempted texts) that were scheduled so far."""
-        ...
-
-    def num_output_tokens(self, tenant: int) -> int:
-        """Tokens that the tenant's requests have produced so far."""
-        ...
-
-    def num_cached_tokens(self, request: Request) -> int:
-        """What a waiting request would find in the prefix cache now. A look-up that leaves no trace: O(its blocks)."""
-        ...

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class View:
-    """Implements `core.interfaces.SchedulerView`: read-only."""
+    """Implements `core.scheduler_view.SchedulerView`: read-only."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler

@@ -22,8 +22,12 @@ PRESSURE = (
     "scheduler.max_batch_tokens=256",
     "engine.shadow=true",
 )
-BOLDER = {"sglang_0_5": ("admission.conservativeness=0.01", "pool.num_blocks=60")}  # else it reserves enough
-NEVER_PREEMPTS = ("tgi", "tensorrt_llm_no_evict")
+BOLDER = {
+    "sglang_0_5": ("admission.conservativeness=0.01", "pool.num_blocks=60"),  # else it reserves enough
+    "orca": ("allocation.max_seq_tokens=256", "pool.num_blocks=128"),  # room for two
+    "faster_transformer": ("allocation.max_seq_tokens=256", "pool.num_blocks=128"),
+}
+NEVER_PREEMPTS = ("tgi", "tensorrt_llm_no_evict", "orca", "faster_transformer")
 
 
 @pytest.mark.parametrize("preset", [name for name in options_of("preset") if name != "none"])

@@ -93,8 +93,21 @@ SWITCHES["tensorrt_llm_max_utilization"] = SWITCHES["tensorrt_llm_no_evict"] | {
     "admission.watermark": 0.0,
     "preemption._target_": "policies.preemption.last_arrived.LastArrived",
 }
-BOLDER = {"sglang_0_5": ("admission.conservativeness=0.05",)}  # else it reserves enough here
-NEVER_PREEMPTS = ("tgi", "tensorrt_llm_no_evict")
+SWITCHES["orca"] = READ | {
+    "allocation._target_": "policies.allocation.contiguous_max.ContiguousMax",
+    "allocation.max_seq_tokens": 2048,
+    "batching._target_": "policies.batching.Orca",
+    "scheduler.prefix_caching": False,
+    "admission.full_prompt": False,
+    "admission.watermark": 0.0,
+}
+SWITCHES["faster_transformer"] = SWITCHES["orca"] | {"batching._target_": "policies.batching.Static"}
+BOLDER = {
+    "sglang_0_5": ("admission.conservativeness=0.05",),  # else it reserves enough here
+    "orca": ("allocation.max_seq_tokens=512", "pool.num_blocks=128"),  # room for four
+    "faster_transformer": ("allocation.max_seq_tokens=512", "pool.num_blocks=128"),
+}
+NEVER_PREEMPTS = ("tgi", "tensorrt_llm_no_evict", "orca", "faster_transformer")
 
 
 @pytest.mark.parametrize("preset", PRESETS)

@@ -37,9 +37,13 @@ class StepOrder:
         return rules.admits and (self._admits_after_preemption or not plan.preempted)
 
     def _prompts_alone(self, plan: StepPlan, rules: BatchRules) -> None:
-        """Prompts if there are any to compute, else decodes, and with them whoever comes back from host memory."""
+        """Prompts if there are any to compute, else decodes, and with them whoever comes back from host memory.
+
+        A step that preempted admits no prompt here, whatever the switch says: one that never fits beside the decodes
+        would begin anew in every step, and they would wait for it for ever.
+        """
         budget = self._growth.grow_prefills(plan, rules)
-        if self._may_admit(plan, rules):
+        if rules.admits and not plan.preempted:
             self._admissions.admit(plan, rules, budget, may_come=_has_a_prompt)
         if plan.chunks or plan.late:
             starting = {sequence.rank for sequence in plan.late}  # all of their prompt but a token is cached

@@ -45,6 +45,14 @@ def test_prompts_first_stall_the_decodes() -> None:
     assert run.gaps_s() == [1.0] * (3 * 11 - 3) + [4.0, 5.0, 5.0], "decoders wait for every prompt but their own"
 
 
+def test_a_prompt_that_never_fits_beside_the_decodes_does_not_starve_them() -> None:
+    """It gives itself up again and again; were it let in anew in the same step, nobody would ever decode."""
+    settings = replace(BASE, num_blocks=6, budget=4, full_prompt=False, batching=PrefillFirst)
+    run = run_of(trace_of([0, 4], [12, 12], [8, 4]), replace(settings, admit_after_preemption=True))
+    assert run.num_preemptions > 0
+    assert [request.outcome for request in run.requests()] == [Outcome.FINISHED] * 2
+
+
 def test_chunked_prefill_delays_the_prompt_instead() -> None:
     trace = trace_of([0, 0, 0, 2], [4, 4, 4, 20], [12, 12, 12, 1])
     run = run_of(trace, replace(BASE, batching=Chunked))

@@ -285,6 +285,7 @@ def test_steps_without_work_take_no_time():
         (gzip.compress(b'{"input":"arrive"'), "line 1"),
         (gzip.compress(b"[]"), "line 1"),
     ],
+    ids=["not packed", "unknown input", "no duration", "cut off", "a list"],
 )
 def test_a_damaged_record_says_where(tmp_path, content, message):
     path = tmp_path / "inputs.jsonl.gz"

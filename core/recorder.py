@@ -102,6 +102,7 @@ class Recorder:
         """A run that is stopped leaves plans in flight, which have counted blocks for steps that did not happen."""
         num_steps = len(self.step_duration_ps)
         for column in (
+            self.step_evictions_before_end,
             self.step_referenced_blocks,
             self.step_cached_blocks,
             self.step_orphan_blocks,

@@ -139,7 +139,7 @@ def test_a_long_text_fits_where_its_windows_fit() -> None:
     chosen = Settings(6, budget=16, groups=(KVGroup(1, window_tokens=32),))
     bench = Bench(chosen)
     request = bench.add(1000, 10)
-    assert peak_blocks(request, bench.scheduler.tables) == 4
+    assert peak_blocks(request, bench.scheduler.tables, 10) == 4
     bench.drain()
     assert request.outcome is Outcome.FINISHED
     both = Bench(Settings(6, budget=16, groups=(FULL, WINDOW)))

@@ -267,6 +267,7 @@ def on_radix(chosen: Settings, ranking: Any) -> Settings:
         free_order="unhashed_first",
         leaf_first=False,
         publication="schedule",
+        asynchronous=False,
     )
 
 

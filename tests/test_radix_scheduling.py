@@ -31,6 +31,7 @@ from policies.batching import Chunked
 from policies.eviction.lru import LRU
 from policies.eviction.radix import RadixLRU
 from policies.preemption.last_arrived import LastArrived
+from policies.preemption.strict_priority import StrictPriority
 from policies.queueing.fcfs import FCFS
 from traces.reading import read_trace
 from traces.replay import Arrivals
@@ -263,6 +264,7 @@ def on_radix(chosen: Settings, ranking: Any) -> Settings:
         prefix_index="radix",
         eviction=ranking,
         mode="recompute",
+        preemption=chosen.preemption and StrictPriority,  # the one drawn may swap
         host_blocks=0,
         free_order="unhashed_first",
         leaf_first=False,

@@ -17,8 +17,9 @@ class NewTokenRatio(AdmissionPolicy):
     `decay_steps` steps, and begins anew when nothing runs. A preemption sets it to what the survivors have used of
     their allowance, with `headroom_steps` more tokens each: min(1, (outputs + 20 n) / (allowed + 1)).
 
-    SGLang 0.5.9, `schedule_policy.py` and `scheduler.py`, read. There only decoding steps let the ratio fall; here all
-    do, since prompts are computed beside decodes. O(running) where somebody waits for memory, else O(1): spans end
+    SGLang: what an admission reserves as read in 0.5.9's `schedule_policy.py`; how the ratio falls and begins anew from
+    published notes on its defaults, not read. There only decoding steps let it fall; here all do, since prompts are
+    computed beside decodes. O(running) where somebody waits for memory, else O(1): spans end
     where the answer may change.
     """
 

@@ -14,8 +14,8 @@ class SGLangLength(Ranked):
     """Fewest outputs; of equals the longest prompt. Once one is taken, more follow until there is room for
     `headroom_steps` further tokens of each that stays; one always stays. O(running).
 
-    SGLang 0.5.9, `retract_decode` (there only the decoding batch is looked at, here a request amid its prompt has 0
-    outputs and is among the first to go).
+    SGLang's `retract_decode`, from notes on it, not read (there only the decoding batch is looked at, here a request
+    amid its prompt has 0 outputs and is among the first to go).
     """
 
     def __init__(

@@ -1,1 +1,1 @@
-"""Attention, KV write and block copy over a paged cache: `reference.py` in torch, Triton kernels beside it."""
+"""Kernels of the engine over a paged cache: `reference.py` in torch, one Triton kernel a file beside it."""

@@ -1,4 +1,4 @@
-"""Paged attention, KV write and block copies in plain torch: what every faster kernel must equal.
+"""Paged attention, KV write, norms, gates and copies in plain torch: what every faster kernel must equal.
 
 Shapes and signatures here are the contract for the Triton kernels beside this file. A *slot* is
 `block_id * block_size + offset`; a position is found through the block table, never derived from a slot.
@@ -7,6 +7,7 @@ Padding is never read: a masked column re-reads a visible token, so NaN in unuse
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 from torch.nn.functional import scaled_dot_product_attention
 
 
@@ -18,6 +19,54 @@ def write_kv(key: Tensor, value: Tensor, k_cache: Tensor, v_cache: Tensor, slot_
     """
     k_cache.flatten(0, 1).index_copy_(0, slot_mapping, key)
     v_cache.flatten(0, 1).index_copy_(0, slot_mapping, value)
+
+
+def rope_kv_write(
+    qkv: Tensor,
+    positions: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    slot_mapping: Tensor,
+) -> Tensor:
+    """Rotate q and k of one layer's fused projection, write k and v into their slots; returns the rotated queries.
+
+    qkv: [num_tokens, (num_heads + 2 num_kv_heads) head_dim]; positions, slot_mapping: int64 [num_tokens], slots all
+    different; cos, sin: fp32 [num_positions, head_dim / 2]; caches: [num_blocks, block_size, num_kv_heads, head_dim].
+    Half-split RoPE, dimension i pairs with i + head_dim / 2. Returns [num_tokens, num_heads, head_dim].
+    """
+    num_kv_heads, head_dim = k_cache.shape[2:]
+    heads = qkv.unflatten(1, (-1, head_dim))
+    num_heads = heads.shape[1] - 2 * num_kv_heads
+    rotated = rotate(heads[:, : num_heads + num_kv_heads], cos[positions], sin[positions])
+    query, key = rotated.split((num_heads, num_kv_heads), dim=1)
+    write_kv(key, heads[:, num_heads + num_kv_heads :], k_cache, v_cache, slot_mapping)
+    return query.contiguous()
+
+
+def rotate(heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Half-split RoPE of [num_tokens, num_heads, head_dim] by angles [num_tokens, head_dim / 2], in fp32."""
+    low, high = heads.float().chunk(2, dim=-1)
+    cos, sin = cos.unsqueeze(1), sin.unsqueeze(1)
+    return torch.cat([low * cos - high * sin, high * cos + low * sin], dim=-1).to(heads.dtype)
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """x / sqrt(mean(x^2) + eps) * weight over the last dimension; x: [..., hidden], weight: [hidden]."""
+    return functional.rms_norm(x, weight.shape, weight, eps)
+
+
+def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """(rms_norm(s), s) for s = x + residual."""
+    summed = x + residual
+    return rms_norm(summed, weight, eps), summed
+
+
+def swiglu(gate_up: Tensor) -> Tensor:
+    """silu(gate) * up; gate_up: [num_tokens, 2 width], gate first."""
+    gate, up = gate_up.chunk(2, dim=-1)
+    return functional.silu(gate) * up
 
 
 def decode_attention(
@@ -119,6 +168,15 @@ def copy_blocks(cache: Tensor, source_blocks: Tensor, target_blocks: Tensor) -> 
     source_blocks, target_blocks: int64 [num_copies]; targets all different.
     """
     scatter_blocks(cache, target_blocks, gather_blocks(cache, source_blocks))
+
+
+def move_tokens(cache: Tensor, source_slots: Tensor, target_slots: Tensor) -> None:
+    """Copy single tokens of every layer to other slots of a pool [num_layers, num_blocks, block_size, ...], in place.
+
+    Slots: int64 [num_moves], targets all different; all sources are read first.
+    """
+    tokens = cache.flatten(1, 2)
+    scatter_blocks(tokens, target_slots, gather_blocks(tokens, source_slots))
 
 
 def gather_blocks(cache: Tensor, blocks: Tensor) -> Tensor:

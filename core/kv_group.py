@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from core.interfaces import BlockKey
@@ -48,3 +49,19 @@ class KVGroup:
             if all(present[first:num_blocks]):
                 return num_blocks
         return 0
+
+
+def split_layers(windows: Sequence[int | None]) -> list[tuple[int, ...]]:
+    """Which layers share a group, of layers with these windows: full attention first, then window by window.
+
+    A group has as many layers as the rarest kind (vLLM's rule), the last of a kind perhaps fewer.
+    """
+    kinds: dict[int | None, list[int]] = {}
+    for layer, window_tokens in enumerate(windows):
+        kinds.setdefault(window_tokens, []).append(layer)
+    group_layers = min(map(len, kinds.values()))
+    return [
+        tuple(layers[first : first + group_layers])
+        for _, layers in sorted(kinds.items(), key=lambda kind: kind[0] or 0)
+        for first in range(0, len(layers), group_layers)
+    ]

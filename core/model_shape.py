@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from core.errors import InputError
-from core.kv_group import KVGroup
+from core.kv_group import KVGroup, split_layers
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +76,19 @@ class ModelShape:
         return self.num_kv_layers - self.num_window_layers
 
     @property
+    def kv_layer_windows(self) -> tuple[int | None, ...]:
+        """The window of each layer that caches; None where it keeps every token.
+
+        The last of every so many layers is full, as in Gemma 2 and 3, gpt-oss and Llama 4.
+        """
+        windows: list[int | None] = [self.window_tokens or None] * self.num_kv_layers
+        if self.num_full_layers:
+            period = self.num_kv_layers // self.num_full_layers
+            for full in range(self.num_full_layers):
+                windows[(full + 1) * period - 1] = None
+        return tuple(windows)
+
+    @property
     def kv_elements_per_layer_token(self) -> int:
         """Numbers that one layer caches for one token: K and V of every KV head, or one latent vector (MLA)."""
         if self.latent_dim:
@@ -108,17 +121,9 @@ class ModelShape:
         return block_size_tokens * self.kv_bytes_per_token(kv_dtype_bytes)
 
     def kv_groups(self) -> tuple[KVGroup, ...]:
-        """The layers that cache, split into groups of one window and about equal size, each with its own block table.
-
-        A group has as many layers as the rarer kind (vLLM's rule), the last of a kind perhaps fewer.
-        """
-        kinds = [(self.num_full_layers, None), (self.num_window_layers, self.window_tokens)]
-        group_layers = min(num_layers for num_layers, _ in kinds if num_layers)
-        return tuple(
-            KVGroup(min(group_layers, num_layers - first), window_tokens)
-            for num_layers, window_tokens in kinds
-            for first in range(0, num_layers, group_layers)
-        )
+        """The layers that cache in groups of one window and about equal size, each with its own block table."""
+        windows = self.kv_layer_windows
+        return tuple(KVGroup(len(layers), windows[layers[0]]) for layers in split_layers(windows))
 
     # --- parameters -------------------------------------------------------------------------------------------------
 

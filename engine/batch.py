@@ -12,22 +12,34 @@ from torch import Tensor
 class BatchItem:
     """What one sequence computes in this step: tokens at consecutive positions from start_position on.
 
-    block_table: block ids of the sequence, of which those up to its last new token are used.
+    block_tables: block ids of the sequence, one table a KV group, of which those up to its last new token are used.
     """
 
     token_ids: Sequence[int]
     start_position: int
-    block_table: Sequence[int]
+    block_tables: Sequence[Sequence[int]]
     wants_logits: bool
+
+
+@dataclass(frozen=True, slots=True)
+class GroupTables:
+    """Where one KV group's keys and values lie, int64 all of them.
+
+    slot_mapping: [num_tokens], of the step's new tokens
+    decode_block_tables: [num_decodes, max_blocks]; prefill_block_tables: [num_prefills, max_blocks]
+    """
+
+    slot_mapping: Tensor
+    decode_block_tables: Tensor
+    prefill_block_tables: Tensor
 
 
 @dataclass(frozen=True, slots=True)
 class BatchInput:
     """The tensors a forward pass reads, int64 all of them.
 
-    token_ids, positions, slot_mapping: [num_tokens]
-    decode_block_tables: [num_decodes, max_blocks]; decode_num_kv_tokens: [num_decodes]
-    prefill_block_tables: [num_prefills, max_blocks]; prefill_num_kv_tokens: [num_prefills]
+    token_ids, positions: [num_tokens]; groups: one set of tables a KV group
+    decode_num_kv_tokens: [num_decodes]; prefill_num_kv_tokens: [num_prefills]
     prefill_query_start: [num_prefills + 1], counted from the first prefill row
     sample_rows: [num_sampled], packed rows whose logits are wanted
     num_kv_tokens include the tokens of this step.
@@ -35,10 +47,8 @@ class BatchInput:
 
     token_ids: Tensor
     positions: Tensor
-    slot_mapping: Tensor
-    decode_block_tables: Tensor
+    groups: tuple[GroupTables, ...]
     decode_num_kv_tokens: Tensor
-    prefill_block_tables: Tensor
     prefill_query_start: Tensor
     prefill_num_kv_tokens: Tensor
     sample_rows: Tensor
@@ -68,11 +78,10 @@ def build_batch(items: Sequence[BatchItem], block_size: int, device: torch.devic
     num_new, start = num_new[packing], start[packing]
 
     num_kv = start + num_new
-    tables = _pad_tables(packed, -(-num_kv // block_size))
+    num_blocks = -(-num_kv // block_size)
     row_start = np.concatenate([[0], np.cumsum(num_new)])
     owner = np.repeat(np.arange(len(packed)), num_new)
     positions = np.arange(row_start[-1]) - (row_start[:-1] - start)[owner]
-    slots = tables[owner, positions // block_size] * block_size + positions % block_size
 
     last_row_of_item = np.empty(len(items), dtype=np.int64)
     last_row_of_item[packing] = row_start[1:] - 1
@@ -81,30 +90,31 @@ def build_batch(items: Sequence[BatchItem], block_size: int, device: torch.devic
     def to_device(array: np.ndarray) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(array, dtype=np.int64)).to(device)
 
+    def tables_of(group: int) -> GroupTables:
+        tables = _pad_tables([item.block_tables[group] for item in packed], num_blocks)
+        return GroupTables(
+            slot_mapping=to_device(tables[owner, positions // block_size] * block_size + positions % block_size),
+            decode_block_tables=to_device(tables[:num_decodes, : num_blocks[:num_decodes].max(initial=0)]),
+            prefill_block_tables=to_device(tables[num_decodes:]),
+        )
+
     return BatchInput(
         token_ids=to_device(np.concatenate([np.asarray(item.token_ids, dtype=np.int64) for item in packed])),
         positions=to_device(positions),
-        slot_mapping=to_device(slots),
-        decode_block_tables=to_device(_narrow(tables[:num_decodes], num_kv[:num_decodes], block_size)),
+        groups=tuple(tables_of(group) for group in range(len(items[0].block_tables))),
         decode_num_kv_tokens=to_device(num_kv[:num_decodes]),
-        prefill_block_tables=to_device(tables[num_decodes:]),
         prefill_query_start=to_device(row_start[num_decodes:] - row_start[num_decodes]),
         prefill_num_kv_tokens=to_device(num_kv[num_decodes:]),
         sample_rows=to_device(last_row_of_item[wanted]),
     )
 
 
-def _pad_tables(items: Sequence[BatchItem], num_blocks: np.ndarray) -> np.ndarray:
+def _pad_tables(block_tables: Sequence[Sequence[int]], num_blocks: np.ndarray) -> np.ndarray:
     """[num_items, max_blocks]: the blocks each item uses, padded with its first one."""
-    tables = np.empty((len(items), int(num_blocks.max())), dtype=np.int64)
-    for row, (item, used) in enumerate(zip(items, num_blocks.tolist(), strict=True)):
-        if len(item.block_table) < used:
-            raise ValueError(f"item {row}: {used} blocks are needed, its table has {len(item.block_table)}")
-        tables[row, :used] = item.block_table[:used]
-        tables[row, used:] = item.block_table[0]
+    tables = np.empty((len(block_tables), int(num_blocks.max())), dtype=np.int64)
+    for row, (table, used) in enumerate(zip(block_tables, num_blocks.tolist(), strict=True)):
+        if len(table) < used:
+            raise ValueError(f"item {row}: {used} blocks are needed, its table has {len(table)}")
+        tables[row, :used] = table[:used]
+        tables[row, used:] = table[0]
     return tables
-
-
-def _narrow(tables: np.ndarray, num_kv: np.ndarray, block_size: int) -> np.ndarray:
-    """Drop the columns that only a long prefill beside the decodes needed."""
-    return tables[:, : -(-int(num_kv.max(initial=0)) // block_size)]

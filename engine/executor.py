@@ -33,6 +33,10 @@ class Sampling:
     seed: int = 0
 
 
+UNREAD = 0
+"""A block id that every memory has."""
+
+
 class NearTie(NamedTuple):
     """A token that may come out differently in another batch: `position` counts prompt and outputs."""
 
@@ -64,7 +68,7 @@ class BlockMemory(Protocol):
 
 
 class TorchExecutor:
-    """Runs plans of single steps for one group of full attention; block ids of the plan index `kv` and `host_kv`.
+    """Runs plans of single steps; block ids of the plan, of whatever KV group, index `kv` and `host_kv`.
 
     `num_sampled` counts the positions at which a token was due; `near_ties` are those whose two best logits lie within
     NEAR_TIE_LOGITS. With a `shadow`, every block operation is repeated on its tags and every read is checked.
@@ -152,7 +156,7 @@ class TorchExecutor:
                 start,
                 num_new,
                 start + num_new == sequence.num_known,
-                self._block_ids(sequence),
+                self._block_tables(sequence),
             )
             for sequence, start, num_new in plan.scheduled()
         ]
@@ -161,12 +165,14 @@ class TorchExecutor:
 
     def _pack(self, rows: SequenceOf[StepRow]) -> BatchInput:
         items = [
-            BatchItem(row.tokens.known[row.start : row.end], row.start, row.block_ids, row.wants_logits) for row in rows
+            BatchItem(row.tokens.known[row.start : row.end], row.start, row.block_tables, row.wants_logits)
+            for row in rows
         ]
         return build_batch(items, self._kv.block_size, self._decoder.device)
 
-    def _block_ids(self, sequence: Sequence) -> list[int]:
-        return [block.block_id for block in sequence.tables[0]]
+    def _block_tables(self, sequence: Sequence) -> list[list[int]]:
+        """One a KV group. A block that left its group's window has no id any more; what stands there is never read."""
+        return [[UNREAD if block is None else block.block_id for block in table] for table in sequence.tables]
 
     # ---- the next tokens ------------------------------------------------------------------------------------------
 

@@ -14,7 +14,8 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from core.errors import InputError
-from engine.decoder_shape import DecoderShape, DecoderWeights, LayerWeights
+from engine.decoder_shape import DecoderShape
+from engine.decoder_weights import DecoderWeights, GatedWeights, HeadWeights, LayerWeights
 from engine.tokenizer import build_bpe
 
 # Token types of the GGUF vocabulary: control tokens are never the result of merging text.
@@ -66,11 +67,11 @@ def read_weights(reader: GGUFReader, shape: DecoderShape) -> DecoderWeights:
         k = to_half_split(weight(f"{block}.attn_k"), shape.num_kv_heads)
         return LayerWeights(
             attn_norm=weight(f"{block}.attn_norm"),
-            qkv=torch.cat([q, k, weight(f"{block}.attn_v")]),
-            attn_out=weight(f"{block}.attn_output"),
+            attention=HeadWeights(torch.cat([q, k, weight(f"{block}.attn_v")]), weight(f"{block}.attn_output")),
             mlp_norm=weight(f"{block}.ffn_norm"),
-            gate_up=torch.cat([weight(f"{block}.ffn_gate"), weight(f"{block}.ffn_up")]),
-            down=weight(f"{block}.ffn_down"),
+            mlp=GatedWeights(
+                torch.cat([weight(f"{block}.ffn_gate"), weight(f"{block}.ffn_up")]), weight(f"{block}.ffn_down")
+            ),
         )
 
     embedding = weight("token_embd")

@@ -1,4 +1,7 @@
-"""The paged KV memory: one preallocated pool of keys and one of values, on the device or in host memory."""
+"""The paged KV memory: one preallocated pool of keys and one of values, on the device or in host memory.
+
+All KV groups draw on it. A block holds `block_size` tokens of the layers of one group, whichever has it.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +15,7 @@ from kernels.reference import copy_blocks, gather_blocks, scatter_blocks
 
 @dataclass(frozen=True, slots=True)
 class PagedKV:
-    """Keys and values of all layers: [num_layers, num_blocks, block_size, num_kv_heads, head_dim] each."""
+    """Keys and values of a group's layers: [num_block_layers, num_blocks, block_size, num_kv_heads, head_dim] each."""
 
     key: Tensor
     value: Tensor
@@ -48,7 +51,7 @@ def allocate_kv(
 ) -> PagedKV:
     """A zeroed pool for the block ids first_block_id … first_block_id + num_blocks − 1; lower ids are never used."""
     pool_shape = (
-        shape.num_layers,
+        shape.num_block_layers,
         num_blocks + first_block_id,
         block_size,
         shape.num_kv_heads,
@@ -58,8 +61,8 @@ def allocate_kv(
 
 
 def kv_block_bytes(shape: DecoderShape, block_size: int, dtype: torch.dtype) -> int:
-    """Bytes of one block: keys and values of all layers."""
-    return 2 * shape.num_layers * block_size * shape.num_kv_heads * shape.head_dim * dtype.itemsize
+    """Bytes of one block: keys and values of the layers of the largest KV group."""
+    return 2 * shape.num_block_layers * block_size * shape.num_kv_heads * shape.head_dim * dtype.itemsize
 
 
 def _ids(blocks: Sequence[int], cache: Tensor) -> Tensor:

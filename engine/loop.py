@@ -132,7 +132,7 @@ class EngineLoop:
 
 
 def _require_supported(scheduler: Scheduler) -> None:
-    config, tables = scheduler.config, scheduler.tables
+    config = scheduler.config
     if not config.single_steps:
         raise InputError("the engine runs one step at a time: build its scheduler with single_steps")
     if config.keep_cancelled_registrations:
@@ -140,10 +140,5 @@ def _require_supported(scheduler: Scheduler) -> None:
             "keep_cancelled_registrations leaves blocks in the prefix index that were never computed;"
             " the engine would read them"
         )
-    if len(tables.groups) != 1 or tables.is_windowed:
-        raise InputError(
-            f"the engine supports one KV group of full attention; the model has {len(tables.groups)} groups"
-            f"{' with sliding windows' if tables.is_windowed else ''}"
-        )
-    if tables.pool.num_blocks is None:
+    if scheduler.tables.pool.num_blocks is None:
         raise InputError("the engine's KV memory is finite: set pool.num_blocks to a number")

@@ -29,13 +29,16 @@ class ShadowError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class ShadowMemory:
-    """Tags int64 [num_blocks, block_size, 3]: hash of all tokens up to this one, position, token. Always on the CPU."""
+    """Tags int64 [num_blocks, block_size, 4]: hash of all tokens up to this one, position, token, KV group.
+
+    Always on the CPU.
+    """
 
     tags: Tensor
 
     @classmethod
     def empty(cls, num_blocks: int, block_size: int) -> ShadowMemory:
-        return cls(torch.full((num_blocks, block_size, 3), _EMPTY, dtype=torch.int64))
+        return cls(torch.full((num_blocks, block_size, 4), _EMPTY, dtype=torch.int64))
 
     def copy_blocks(self, sources: SequenceOf[int], targets: SequenceOf[int]) -> None:
         self.tags[list(targets)] = self.tags[list(sources)]
@@ -49,24 +52,30 @@ class Shadow:
     """Tags of the device's blocks and of the host's. `num_checked` counts tags by what brought them there.
 
     A tag read is counted as `hit` (adopted from the prefix index in this step), `copy` or `swap_in` (its block was the
-    target of one in this step), else as `read`.
+    target of one in this step), else as `read`. `windows` are those of the KV groups: what has left a window is not
+    read, and not checked.
     """
 
     device: ShadowMemory
     host: ShadowMemory | None = None
+    windows: tuple[int | None, ...] = (None,)
     num_checked: Counter[str] = field(default_factory=Counter)
     _hashes: dict[tuple[int, int], _PrefixHashes] = field(default_factory=dict)
 
     @classmethod
-    def beside(cls, num_blocks: int, host_blocks: int, block_size: int) -> Shadow:
+    def beside(
+        cls, num_blocks: int, host_blocks: int, block_size: int, windows: tuple[int | None, ...] = (None,)
+    ) -> Shadow:
         """An empty shadow of a KV memory of these dimensions."""
-        return cls(ShadowMemory.empty(num_blocks, block_size), ShadowMemory.empty(host_blocks, block_size))
+        return cls(ShadowMemory.empty(num_blocks, block_size), ShadowMemory.empty(host_blocks, block_size), windows)
 
     def write(self, rows: SequenceOf[StepRow], batch: BatchInput) -> None:
-        """Tags the step's new tokens through the slot mapping that K and V go through."""
-        hashes = np.concatenate([self._hashes_of(row)[row.start : row.end] for row in rows])
-        tags = torch.stack([torch.from_numpy(hashes), batch.positions.cpu(), batch.token_ids.cpu()], dim=1)
-        self.device.tags.flatten(0, 1).index_copy_(0, batch.slot_mapping.cpu(), tags)
+        """Tags the step's new tokens through the slot mappings that K and V go through."""
+        hashes = torch.from_numpy(np.concatenate([self._hashes_of(row)[row.start : row.end] for row in rows]))
+        positions, token_ids = batch.positions.cpu(), batch.token_ids.cpu()
+        for group, tables in enumerate(batch.groups):
+            tags = torch.stack([hashes, positions, token_ids, torch.full_like(hashes, group)], dim=1)
+            self.device.tags.flatten(0, 1).index_copy_(0, tables.slot_mapping.cpu(), tags)
 
     def check(self, plan: StepPlan, rows: SequenceOf[StepRow], batch: BatchInput) -> None:
         """Compares every tag that the step's kernels read with the sequence's own; `rows` in packed order.
@@ -75,32 +84,43 @@ class Shadow:
         """
         origins = _Origins(plan)
         decodes, prefills = rows[: batch.num_decodes], rows[batch.num_decodes :]
-        if decodes:
-            self._check(origins, decodes, batch.decode_block_tables, batch.decode_num_kv_tokens)
-        if prefills:
-            self._check(origins, prefills, batch.prefill_block_tables, batch.prefill_num_kv_tokens)
+        for group, tables in enumerate(batch.groups):
+            if decodes:
+                self._check(origins, group, decodes, tables.decode_block_tables, batch.decode_num_kv_tokens)
+            if prefills:
+                self._check(origins, group, prefills, tables.prefill_block_tables, batch.prefill_num_kv_tokens)
 
-    def _check(self, origins: _Origins, rows: SequenceOf[StepRow], block_tables: Tensor, num_kv_tokens: Tensor) -> None:
+    def _check(
+        self, origins: _Origins, group: int, rows: SequenceOf[StepRow], block_tables: Tensor, num_kv_tokens: Tensor
+    ) -> None:
         tags = self.device.tags.numpy()
-        num_kv = num_kv_tokens.cpu().numpy()
-        owner = np.repeat(np.arange(len(rows)), num_kv)
-        position = np.arange(len(owner)) - np.repeat(np.cumsum(num_kv) - num_kv, num_kv)
+        first, end = [self._first_read(row, group) for row in rows], num_kv_tokens.tolist()
+        num_read = np.array(end) - first
+        owner = np.repeat(np.arange(len(rows)), num_read)
+        position = np.arange(len(owner)) - np.repeat(np.cumsum(num_read) - num_read - first, num_read)
         block = block_tables.cpu().numpy()[owner, position // tags.shape[1]]
         found = tags[block, position % tags.shape[1]]
+        read = list(zip(rows, first, end, strict=True))
         expected = np.stack(
             [
-                np.concatenate([self._hashes_of(row)[:num] for row, num in zip(rows, num_kv, strict=True)]),
+                np.concatenate([self._hashes_of(row)[start:stop] for row, start, stop in read]),
                 position,
-                np.concatenate([row.tokens.known[:num] for row, num in zip(rows, num_kv, strict=True)]),
+                np.concatenate([row.tokens.known[start:stop] for row, start, stop in read]),
+                np.full(len(owner), group),
             ],
             axis=1,
         )
         wrong = (found != expected).any(axis=1)
         if wrong.any():
-            first = int(np.argmax(wrong))
-            place = origins.describe(rows[owner[first]], int(position[first]), int(block[first]))
-            raise ShadowError(f"{place}: expected {_told(expected[first])}, found {_told(found[first])}")
-        self.num_checked += origins.count(rows, num_kv, block)
+            at = int(np.argmax(wrong))
+            place = origins.describe(rows[owner[at]], int(position[at]), int(block[at]))
+            raise ShadowError(f"{place}: expected {_told(expected[at])}, found {_told(found[at])}")
+        self.num_checked += origins.count(rows, first, num_read, block)
+
+    def _first_read(self, row: StepRow, group: int) -> int:
+        """The first position that the row's first new token attends to."""
+        window_tokens = self.windows[group]
+        return 0 if window_tokens is None else max(0, row.start + 1 - window_tokens)
 
     def _hashes_of(self, row: StepRow) -> np.ndarray:
         key = (row.sequence.request.request_id, row.sequence.index)
@@ -132,11 +152,14 @@ class _Origins:
             return "swap_in"
         return "hit" if position < self._hits_of(row) else "read"
 
-    def count(self, rows: SequenceOf[StepRow], num_kv: np.ndarray, block: np.ndarray) -> Counter[str]:
+    def count(
+        self, rows: SequenceOf[StepRow], first: SequenceOf[int], num_read: np.ndarray, block: np.ndarray
+    ) -> Counter[str]:
         moved = {"copy": self._copied, "swap_in": self._swapped_in}
         counts = Counter({name: int(np.isin(block, blocks).sum()) for name, blocks in moved.items() if blocks})
-        counts["hit"] = sum(map(self._hits_of, rows)) if self._hit_tokens else 0
-        counts["read"] = int(num_kv.sum()) - counts.total()
+        hits = [max(0, self._hits_of(row) - start) for row, start in zip(rows, first, strict=True)]
+        counts["hit"] = sum(hits) if self._hit_tokens else 0
+        counts["read"] = int(num_read.sum()) - counts.total()
         return counts
 
     def _hits_of(self, row: StepRow) -> int:
@@ -170,7 +193,8 @@ def _scramble(words: np.ndarray) -> np.ndarray:
 
 
 def _told(tag: np.ndarray) -> str:
-    prefix, position, token = tag.tolist()
+    prefix, position, token, group = tag.tolist()
     if position == _EMPTY:
         return "nothing"
-    return f"token {token} at position {position} of text {prefix & (2**64 - 1):016x}"
+    place = f" of KV group {group}" if group else ""
+    return f"token {token} at position {position} of text {prefix & (2**64 - 1):016x}{place}"

@@ -11,7 +11,7 @@ from engine.tokens import SequenceTokens
 class StepRow(NamedTuple):
     """`num_new` tokens from position `start` on; logits are wanted where they reach the end of the known text.
 
-    `block_ids` is the sequence's block table when the step was decided.
+    `block_tables` are the sequence's, one a KV group, when the step was decided.
     """
 
     sequence: Sequence
@@ -19,7 +19,7 @@ class StepRow(NamedTuple):
     start: int
     num_new: int
     wants_logits: bool
-    block_ids: list[int]
+    block_tables: list[list[int]]
 
     @property
     def end(self) -> int:

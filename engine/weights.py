@@ -6,6 +6,7 @@ mantissa, so neither fp16 nor bf16 holds dequantized values exactly, and the exa
 """
 
 import json
+from collections.abc import Callable
 from dataclasses import asdict, fields
 from pathlib import Path
 
@@ -15,10 +16,13 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from core.errors import InputError
-from engine.decoder_shape import DecoderShape, DecoderWeights, LayerWeights
+from engine.decoder_shape import DecoderShape
+from engine.decoder_weights import DecoderWeights, GatedWeights, HeadWeights, LayerWeights
 
 WEIGHTS_FILE = "model.safetensors"
 TOKENIZER_FILE = "tokenizer.json"
+
+_DEFAULTS = {field.name: field.default for field in fields(DecoderShape)}
 
 # Standard deviation of a random model's logits: a clear best token, no certainty.
 _LOGIT_SPREAD = 2.5
@@ -40,34 +44,48 @@ def random_weights(
     def projection(num_out: int, num_in: int) -> Tensor:
         return normal(num_out, num_in, spread=num_in**-0.5)
 
-    def layer() -> LayerWeights:
-        attention_width = shape.num_heads * shape.head_dim
+    def norm(width: int) -> Tensor:
+        return 1 + normal(width, spread=0.1)
+
+    def attention(writes: bool) -> HeadWeights:
+        query_rows = shape.num_heads * shape.head_dim
+        rows = query_rows + 2 * shape.num_kv_heads * shape.head_dim * writes
+        return HeadWeights(
+            qkv=projection(rows, shape.hidden),
+            out=projection(shape.hidden, query_rows),
+            qkv_bias=normal(rows, spread=0.5) if shape.qkv_bias else None,
+            q_norm=norm(shape.head_dim) if shape.qk_norm else None,
+            k_norm=norm(shape.head_dim) if shape.qk_norm and writes else None,
+        )
+
+    def layer(index: int) -> LayerWeights:
         return LayerWeights(
-            attn_norm=1 + normal(shape.hidden, spread=0.1),
-            qkv=projection(attention_width + 2 * shape.num_kv_heads * shape.head_dim, shape.hidden),
-            attn_out=projection(shape.hidden, attention_width),
-            mlp_norm=1 + normal(shape.hidden, spread=0.1),
-            gate_up=projection(2 * shape.intermediate, shape.hidden),
-            down=projection(shape.hidden, shape.intermediate),
+            attn_norm=norm(shape.hidden),
+            attention=attention(index < shape.num_kv_layers),
+            mlp_norm=norm(shape.hidden),
+            mlp=GatedWeights(
+                projection(2 * shape.intermediate, shape.hidden), projection(shape.hidden, shape.intermediate)
+            ),
         )
 
     embedding = normal(shape.vocab_size, shape.hidden, spread=_LOGIT_SPREAD * shape.hidden**-0.5)
     return DecoderWeights(
         embedding=embedding,
-        layers=tuple(layer() for _ in range(shape.num_layers)),
+        layers=tuple(layer(index) for index in range(shape.num_layers)),
         final_norm=normal(shape.hidden, spread=1.0),
         head=embedding if shape.tied else normal(*embedding.shape, spread=_LOGIT_SPREAD * shape.hidden**-0.5),
     )
 
 
 def save_weights(folder: Path, shape: DecoderShape, weights: DecoderWeights) -> None:
-    """Write model.safetensors into an existing folder."""
+    """Write model.safetensors of a Llama-family model into an existing folder."""
     tensors = {"embedding": weights.embedding, "final_norm": weights.final_norm}
     if not shape.tied:
         tensors["head"] = weights.head
     for index, layer in enumerate(weights.layers):
-        tensors |= {f"layers.{index}.{name}": getattr(layer, name) for name in _layer_names()}
-    save_file(tensors, folder / WEIGHTS_FILE, metadata={"shape": json.dumps(asdict(shape))})
+        tensors |= {f"layers.{index}.{name}": tensor for name, tensor in _stored_names(layer).items()}
+    given = {name: value for name, value in asdict(shape).items() if value != _DEFAULTS[name]}
+    save_file(tensors, folder / WEIGHTS_FILE, metadata={"shape": json.dumps(given)})
 
 
 def load_weights(
@@ -85,13 +103,13 @@ def load_weights(
             def weight(name: str) -> Tensor:
                 return stored.get_tensor(name).to(device=device, dtype=dtype)
 
+            def layer(index: int) -> LayerWeights:
+                return _stored_layer(lambda name: weight(f"layers.{index}.{name}"))
+
             embedding = weight("embedding")
             return shape, DecoderWeights(
                 embedding=embedding,
-                layers=tuple(
-                    LayerWeights(**{name: weight(f"layers.{index}.{name}") for name in _layer_names()})
-                    for index in range(shape.num_layers)
-                ),
+                layers=tuple(layer(index) for index in range(shape.num_layers)),
                 final_norm=weight("final_norm"),
                 head=embedding if shape.tied else weight("head"),
             )
@@ -101,5 +119,21 @@ def load_weights(
         raise InputError(f"{path}: damaged weights ({error}); delete the folder and fetch the model again") from error
 
 
-def _layer_names() -> list[str]:
-    return [field.name for field in fields(LayerWeights)]
+def _stored_names(layer: LayerWeights) -> dict[str, Tensor]:
+    return {
+        "attn_norm": layer.attn_norm,
+        "qkv": layer.attention.qkv,
+        "attn_out": layer.attention.out,
+        "mlp_norm": layer.mlp_norm,
+        "gate_up": layer.mlp.gate_up,
+        "down": layer.mlp.down,
+    }
+
+
+def _stored_layer(weight: Callable[[str], Tensor]) -> LayerWeights:
+    return LayerWeights(
+        attn_norm=weight("attn_norm"),
+        attention=HeadWeights(weight("qkv"), weight("attn_out")),
+        mlp_norm=weight("mlp_norm"),
+        mlp=GatedWeights(weight("gate_up"), weight("down")),
+    )

@@ -96,7 +96,8 @@ class EngineRunner:
         pool = self.setup.experiment.pool
         if not self.setup.settings.shadow or pool.num_blocks is None:
             return None
-        return Shadow.beside(pool.num_blocks + pool.first_block_id, pool.host_blocks, pool.block_size_tokens)
+        windows = tuple(group.window_tokens for group in self.setup.experiment.groups)
+        return Shadow.beside(pool.num_blocks + pool.first_block_id, pool.host_blocks, pool.block_size_tokens, windows)
 
     def _executor(self, shadow: Shadow | None) -> TorchExecutor:
         setup, decoder = self.setup, self.setup.model.decoder

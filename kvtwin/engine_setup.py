@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from itertools import cycle, islice
 
 import torch
 from omegaconf import DictConfig
@@ -126,19 +127,13 @@ def _decoder_shape(shape: ModelShape) -> DecoderShape:
     lacking = {
         "latent attention": shape.latent_dim,
         "experts": shape.num_experts,
-        "sliding windows": shape.num_window_layers,
-        "layers that share KV": shape.num_shared_layers,
-        "biases of query, key and value": shape.qkv_bias,
-        "norms of query and key": shape.qk_norm,
         "an MLP without gate": shape.num_mlp_matrices != 3,
         "other than two norms a layer": shape.num_norm_vectors != 2,
         "parameters beyond a Llama-family decoder's": shape.extra_parameters,
     }
     missing = [feature for feature, is_there in lacking.items() if is_there]
     if missing:
-        raise InputError(
-            f"model={shape.name}: the engine runs Llama-family decoders so far; not built yet: {', '.join(missing)}"
-        )
+        raise InputError(f"model={shape.name}: the engine has no decoder with {', '.join(missing)}")
     return DecoderShape(
         shape.num_layers,
         shape.hidden,
@@ -149,7 +144,17 @@ def _decoder_shape(shape: ModelShape) -> DecoderShape:
         shape.vocab_size,
         shape.max_context_tokens,
         tied=shape.tied_embeddings,
+        layer_windows=_layer_windows(shape),
+        num_shared_layers=shape.num_shared_layers,
+        qkv_bias=shape.qkv_bias,
+        qk_norm=shape.qk_norm,
     )
+
+
+def _layer_windows(shape: ModelShape) -> tuple[int | None, ...]:
+    """Of all layers: those that share another's cache take up the pattern of those that have one, from its start."""
+    windows = shape.kv_layer_windows
+    return windows + tuple(islice(cycle(windows), shape.num_shared_layers))
 
 
 def _output_mode(config: DictConfig, trace: Trace) -> str:

@@ -9,6 +9,7 @@ from importlib.util import find_spec
 os.environ["TRITON_INTERPRET"] = "1"
 
 NEED_TORCH = [
+    "test_architectures.py",
     "test_engine_model.py",
     "test_engine_run.py",
     "test_engine_sampling.py",

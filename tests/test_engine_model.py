@@ -10,7 +10,8 @@ import torch
 from dense_reference import ReferenceModel, in_half_split_order, mean_nll, read_gguf, reference_logits
 
 from engine.batch import BatchItem, build_batch
-from engine.decoder_shape import DecoderShape, DecoderWeights
+from engine.decoder_shape import DecoderShape
+from engine.decoder_weights import DecoderWeights
 from engine.kv_cache import PagedKV, allocate_kv, kv_block_bytes
 from engine.model import Decoder
 from engine.smollm2 import GGUF_FILE, fetch_smollm2_135m, find_smollm2_135m
@@ -36,10 +37,16 @@ def as_reference(shape: DecoderShape, weights: DecoderWeights) -> ReferenceModel
     tensors = {"token_embd": weights.embedding, "output_norm": weights.final_norm, "output": weights.head}
     kv_rows = shape.num_kv_heads * shape.head_dim
     for index, layer in enumerate(weights.layers):
-        q, k, v = layer.qkv.split((shape.num_heads * shape.head_dim, kv_rows, kv_rows))
-        gate, up = layer.gate_up.chunk(2)
-        named = {"attn_norm": layer.attn_norm, "attn_q": q, "attn_k": k, "attn_v": v, "attn_output": layer.attn_out}
-        named |= {"ffn_norm": layer.mlp_norm, "ffn_gate": gate, "ffn_up": up, "ffn_down": layer.down}
+        q, k, v = layer.attention.qkv.split((shape.num_heads * shape.head_dim, kv_rows, kv_rows))
+        gate, up = layer.mlp.gate_up.chunk(2)
+        named = {
+            "attn_norm": layer.attn_norm,
+            "attn_q": q,
+            "attn_k": k,
+            "attn_v": v,
+            "attn_output": layer.attention.out,
+        }
+        named |= {"ffn_norm": layer.mlp_norm, "ffn_gate": gate, "ffn_up": up, "ffn_down": layer.mlp.down}
         tensors |= {f"blk.{index}.{name}": tensor for name, tensor in named.items()}
     return ReferenceModel(
         tensors, shape.num_layers, shape.num_heads, shape.num_kv_heads, shape.rope_base, shape.norm_eps
@@ -87,7 +94,7 @@ def test_random_steps_of_mixed_sequences_equal_the_dense_model(tiny, seed):
         for i in chosen:
             start = computed[i]
             computed[i] = min(len(sequences[i]), start + draw.choice((1, 1, 2, 6, 11)))
-            items.append(BatchItem(sequences[i][start : computed[i]], start, tables[i], draw.random() < 0.8))
+            items.append(BatchItem(sequences[i][start : computed[i]], start, [tables[i]], draw.random() < 0.8))
             if items[-1].wants_logits:
                 wanted.append(expected[i][computed[i] - 1])
         logits = run(decoder, kv, *items)
@@ -100,9 +107,9 @@ def test_sequences_share_the_blocks_of_a_common_prefix(tiny):
     decoder, reference = tiny
     prefix, tails = list(range(2 * BLOCK_SIZE)), ([50, 51, 52], [60, 61])
     kv = poisoned_kv(decoder.shape, 8)
-    run(decoder, kv, BatchItem(prefix + tails[0], 0, [5, 1, 3], True))
+    run(decoder, kv, BatchItem(prefix + tails[0], 0, [[5, 1, 3]], True))
 
-    hit = run(decoder, kv, BatchItem(tails[1], len(prefix), [5, 1, 6], True))
+    hit = run(decoder, kv, BatchItem(tails[1], len(prefix), [[5, 1, 6]], True))
 
     assert_close(hit[0], reference_logits(reference, prefix + tails[1])[-1])
 
@@ -110,10 +117,10 @@ def test_sequences_share_the_blocks_of_a_common_prefix(tiny):
 def test_a_copied_block_diverges_without_harm_to_the_original(tiny):
     decoder, reference = tiny
     common, kv = [9, 8, 7, 6, 5, 4], poisoned_kv(decoder.shape, 8)
-    run(decoder, kv, BatchItem(common, 0, [2, 4], False))
+    run(decoder, kv, BatchItem(common, 0, [[2, 4]], False))
 
     kv.copy_blocks([4], [7])
-    logits = run(decoder, kv, BatchItem([11], 6, [2, 4], True), BatchItem([22], 6, [2, 7], True))
+    logits = run(decoder, kv, BatchItem([11], 6, [[2, 4]], True), BatchItem([22], 6, [[2, 7]], True))
 
     for row, token in zip(logits, (11, 22), strict=True):
         assert_close(row, reference_logits(reference, [*common, token])[-1])
@@ -122,12 +129,12 @@ def test_a_copied_block_diverges_without_harm_to_the_original(tiny):
 def test_swapped_out_blocks_come_back_elsewhere(tiny):
     decoder, reference = tiny
     tokens, kv, host = list(range(30, 37)), poisoned_kv(decoder.shape, 8), poisoned_kv(decoder.shape, 3)
-    run(decoder, kv, BatchItem(tokens, 0, [0, 1], False))
+    run(decoder, kv, BatchItem(tokens, 0, [[0, 1]], False))
 
     kv.move_blocks([0, 1], host, [2, 0])
     kv.key[:, :2] = kv.value[:, :2] = torch.nan
     host.move_blocks([2, 0], kv, [6, 5])
-    logits = run(decoder, kv, BatchItem([3], 7, [6, 5], True))
+    logits = run(decoder, kv, BatchItem([3], 7, [[6, 5]], True))
 
     assert_close(logits[0], reference_logits(reference, [*tokens, 3])[-1])
 
@@ -138,7 +145,7 @@ def test_bf16_stays_near_fp32():
     logits = []
     for each in weights:
         kv = allocate_kv(TINY, 5, BLOCK_SIZE, each.embedding.dtype, "cpu")
-        logits.append(run(Decoder(TINY, each), kv, BatchItem(tokens, 0, [4, 2, 0, 1, 3], True)))
+        logits.append(run(Decoder(TINY, each), kv, BatchItem(tokens, 0, [[4, 2, 0, 1, 3]], True)))
     assert 0 < (logits[0] - logits[1]).abs().max() < 0.25
 
 
@@ -150,20 +157,21 @@ def test_the_pool_has_the_bytes_the_block_size_says():
 def test_batches_pack_decodes_first_and_answer_in_the_callers_order():
     batch = build_batch(
         [
-            BatchItem([10, 11, 12], 2, [7, 3], True),
-            BatchItem([20], 5, [1, 0], True),
-            BatchItem([30, 31], 0, [9, 9, 9], False),
-            BatchItem([40], 0, [4], True),
+            BatchItem([10, 11, 12], 2, [[7, 3]], True),
+            BatchItem([20], 5, [[1, 0]], True),
+            BatchItem([30, 31], 0, [[9, 9, 9]], False),
+            BatchItem([40], 0, [[4]], True),
         ],
         BLOCK_SIZE,
         "cpu",
     )
     assert batch.token_ids.tolist() == [20, 40, 10, 11, 12, 30, 31]
     assert batch.positions.tolist() == [5, 0, 2, 3, 4, 0, 1]
-    assert batch.slot_mapping.tolist() == [1, 16, 30, 31, 12, 36, 37]
-    assert batch.decode_block_tables.tolist() == [[1, 0], [4, 4]]
+    (tables,) = batch.groups
+    assert tables.slot_mapping.tolist() == [1, 16, 30, 31, 12, 36, 37]
+    assert tables.decode_block_tables.tolist() == [[1, 0], [4, 4]]
     assert batch.decode_num_kv_tokens.tolist() == [6, 1]
-    assert batch.prefill_block_tables.tolist() == [[7, 3], [9, 9]]
+    assert tables.prefill_block_tables.tolist() == [[7, 3], [9, 9]]
     assert batch.prefill_query_start.tolist() == [0, 3, 5]
     assert batch.prefill_num_kv_tokens.tolist() == [5, 2]
     assert batch.sample_rows.tolist() == [4, 0, 1]
@@ -171,7 +179,7 @@ def test_batches_pack_decodes_first_and_answer_in_the_callers_order():
 
 def test_a_short_block_table_is_refused():
     with pytest.raises(ValueError, match="2 blocks are needed"):
-        build_batch([BatchItem([1], 4, [0], True)], BLOCK_SIZE, "cpu")
+        build_batch([BatchItem([1], 4, [[0]], True)], BLOCK_SIZE, "cpu")
 
 
 # The real weights -------------------------------------------------------------------------------------------------
@@ -207,7 +215,7 @@ def logits_everywhere(decoder: Decoder, tokens: list[int]) -> torch.Tensor:
     table = random.Random(0).sample(range(40), 32)
     kv, chunks = poisoned_kv(decoder.shape, 40, block_size=16), []
     for start, end in ((0, 200), (200, 201), (201, len(tokens))):
-        batch = build_batch([BatchItem(tokens[start:end], start, table, True)], 16, "cpu")
+        batch = build_batch([BatchItem(tokens[start:end], start, [table], True)], 16, "cpu")
         chunks.append(decoder.forward(dataclasses.replace(batch, sample_rows=torch.arange(end - start)), kv))
     return torch.cat(chunks)
 
@@ -224,11 +232,13 @@ def test_smollm2_logits_and_nll_equal_the_reference(smollm2_folder, passage, exp
 @pytest.mark.weights
 def test_smollm2_with_q_and_k_left_permuted_is_far_worse(smollm2_folder, passage, stored, expected_logits):
     """The negative control: this mistake still yields fluent text, so only the likelihood shows it."""
+
+    def as_stored(index):
+        return torch.cat([stored.tensors[f"blk.{index}.attn_{part}"] for part in ("q", "k", "v")])
+
     shape, weights = load_weights(smollm2_folder, torch.float32)
     permuted_layers = tuple(
-        dataclasses.replace(
-            layer, qkv=torch.cat([stored.tensors[f"blk.{index}.attn_{part}"] for part in ("q", "k", "v")])
-        )
+        dataclasses.replace(layer, attention=dataclasses.replace(layer.attention, qkv=as_stored(index)))
         for index, layer in enumerate(weights.layers)
     )
     permuted = Decoder(shape, dataclasses.replace(weights, layers=permuted_layers))
@@ -242,6 +252,6 @@ def test_smollm2_with_q_and_k_left_permuted_is_far_worse(smollm2_folder, passage
 def test_smollm2_in_bf16_loses_little(smollm2_folder, passage, expected_logits):
     shape, weights = load_weights(smollm2_folder, torch.bfloat16)
     kv = allocate_kv(shape, 32, 16, torch.bfloat16, "cpu")
-    batch = build_batch([BatchItem(passage, 0, range(32), True)], 16, "cpu")
+    batch = build_batch([BatchItem(passage, 0, [range(32)], True)], 16, "cpu")
     logits = Decoder(shape, weights).forward(dataclasses.replace(batch, sample_rows=torch.arange(len(passage))), kv)
     assert mean_nll(logits, passage) == pytest.approx(mean_nll(expected_logits, passage), abs=0.02)

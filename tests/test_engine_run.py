@@ -18,7 +18,6 @@ from world import Settings, scheduler_of, trace_of
 from core.decision_log import Event
 from core.errors import InputError
 from core.inputs_log import InputsLog
-from core.kv_group import KVGroup
 from core.request import Outcome
 from engine.clock import DriftProbe, EngineClock, engine_clock
 from engine.decoder_shape import DecoderShape
@@ -169,10 +168,6 @@ def test_an_end_token_cannot_end_one_of_several_samples():
     ("settings", "message"),
     [
         (Settings(num_blocks=None), "set pool.num_blocks"),
-        (
-            Settings(num_blocks=8, groups=(KVGroup(1), KVGroup(1, 64))),
-            "one KV group of full attention; .* 2 groups with",
-        ),
         (Settings(num_blocks=8, spans=True), "single_steps"),
         (Settings(num_blocks=8, keep_cancelled=True), "never computed"),
     ],

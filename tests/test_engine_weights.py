@@ -1,7 +1,7 @@
 """Weights and tokenizers: deterministic, faithful to their source, and one clear line when something is wrong."""
 
 import os
-from dataclasses import fields, replace
+from dataclasses import fields, is_dataclass, replace
 
 import numpy as np
 import pytest
@@ -29,8 +29,14 @@ TINY = DecoderShape(
 
 
 def tensors_of(weights) -> list[torch.Tensor]:
-    layers = [getattr(layer, field.name) for layer in weights.layers for field in fields(layer)]
-    return [weights.embedding, weights.final_norm, weights.head, *layers]
+    return [tensor for tensor in _leaves(weights) if tensor is not None]
+
+
+def _leaves(part):
+    """What lies in a dataclass of dataclasses and tuples of them."""
+    if is_dataclass(part):
+        return [leaf for each in fields(part) for leaf in _leaves(getattr(part, each.name))]
+    return [leaf for each in part for leaf in _leaves(each)] if isinstance(part, tuple) else [part]
 
 
 def test_random_weights_depend_on_shape_and_seed_alone():
@@ -51,7 +57,7 @@ def test_a_random_model_speaks_neither_in_loops_nor_in_noise(tied):
     kv = allocate_kv(shape, 16, 16, torch.float32, "cpu")
     tokens, entropies = [1], []
     for position in range(200):
-        logits = decoder.forward(build_batch([BatchItem(tokens[-1:], position, range(16), True)], 16, "cpu"), kv)[0]
+        logits = decoder.forward(build_batch([BatchItem(tokens[-1:], position, [range(16)], True)], 16, "cpu"), kv)[0]
         entropies.append(torch.distributions.Categorical(logits=logits).entropy().item())
         tokens.append(int(logits.argmax()))
     assert len(set(tokens)) > 20

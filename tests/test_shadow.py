@@ -40,7 +40,8 @@ class WrongSlot(TorchExecutor):
     def _pack(self, rows):
         batch = super()._pack(rows)
         num_slots = self._kv.key.shape[1] * self._kv.block_size
-        return replace(batch, slot_mapping=(batch.slot_mapping + 1) % num_slots)
+        groups = [replace(group, slot_mapping=(group.slot_mapping + 1) % num_slots) for group in batch.groups]
+        return replace(batch, groups=tuple(groups))
 
 
 class SkippedCopy(TorchExecutor):
@@ -53,12 +54,12 @@ class SkippedCopy(TorchExecutor):
 class StaleTable(TorchExecutor):
     """Each sequence goes on with the blocks that it first had, even after a preemption gave them away."""
 
-    def _block_ids(self, sequence):
+    def _block_tables(self, sequence):
         if not hasattr(self, "_first"):
             self._first = {}
-        block_ids = super()._block_ids(sequence)
+        (block_ids,) = super()._block_tables(sequence)
         known = self._first.setdefault((sequence.request.request_id, sequence.index), block_ids)
-        return known + block_ids[len(known) :]
+        return [known + block_ids[len(known) :]]
 
 
 class LostSwapBlock(TorchExecutor):
@@ -80,15 +81,15 @@ class LostOnTheWayBack(TorchExecutor):
 class FreedEarly(TorchExecutor):
     """Once, a block counts as free although a sequence still reads it: the next owner of another block gets it."""
 
-    def _block_ids(self, sequence):
+    def _block_tables(self, sequence):
         if not hasattr(self, "_victim"):
             self._victim, self._heir = None, None
-        block_ids = super()._block_ids(sequence)
+        (block_ids,) = super()._block_tables(sequence)
         if self._victim is None and sequence.num_outputs > 2:
             self._victim = (sequence.request.request_id, block_ids[0])
         elif self._victim is not None and self._heir is None and sequence.request.request_id != self._victim[0]:
             self._heir = block_ids[-1]
-        return [self._victim[1] if self._heir == block else block for block in block_ids]
+        return [[self._victim[1] if self._heir == block else block for block in block_ids]]
 
 
 FAULTS = [

@@ -1,0 +1,90 @@
+"""Attention with a key and a value per KV head (MHA, GQA, MQA), full or windowed, over the paged cache."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+from torch.nn.functional import linear, rms_norm
+
+from engine.batch import BatchInput
+from engine.decoder_shape import DecoderShape, KVPlace
+from engine.decoder_weights import HeadWeights
+from engine.kv_cache import PagedKV
+from engine.rope import Angles, rotate
+
+
+class AttentionKernels(Protocol):
+    """The functions of `kernels.reference` that a forward pass calls; any faster set has the same signatures."""
+
+    write_kv: Callable[..., None]
+    decode_attention: Callable[..., Tensor]
+    prefill_attention: Callable[..., Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class StepContext:
+    """What all layers of a step share: its batch, the KV memory, and the angles of the batch's positions."""
+
+    batch: BatchInput
+    kv: PagedKV
+    angles: Angles
+
+
+class HeadAttention:
+    """One layer's attention: projects, rotates, caches, attends."""
+
+    def __init__(self, shape: DecoderShape, weights: HeadWeights, place: KVPlace, kernels: AttentionKernels) -> None:
+        self._shape = shape
+        self._weights = weights
+        self._place = place
+        self._kernels = kernels
+
+    def __call__(self, x: Tensor, step: StepContext) -> Tensor:
+        """[num_tokens, hidden] -> [num_tokens, hidden]; writes the step's keys and values, if they are its own."""
+        shape, weights = self._shape, self._weights
+        heads = linear(x, weights.qkv, weights.qkv_bias).unflatten(1, (-1, shape.head_dim))
+        query, fresh = heads.split((shape.num_heads, heads.shape[1] - shape.num_heads), dim=1)
+        query = rotate(_normed(query, weights.q_norm, shape.norm_eps), step.angles)
+        k_cache, v_cache = step.kv.key[self._place.index], step.kv.value[self._place.index]
+        if self._place.writes:
+            key, value = fresh.chunk(2, dim=1)
+            key = rotate(_normed(key, weights.k_norm, shape.norm_eps), step.angles)
+            slots = step.batch.groups[self._place.group].slot_mapping
+            self._kernels.write_kv(key, value, k_cache, v_cache, slots)
+        return linear(self._attend(query, k_cache, v_cache, step.batch).flatten(1), weights.out)
+
+    def _attend(self, query: Tensor, k_cache: Tensor, v_cache: Tensor, batch: BatchInput) -> Tensor:
+        """[num_tokens, num_heads, head_dim] -> the same, decodes first."""
+        scale, window = self._shape.head_dim**-0.5, self._place.window_tokens
+        tables, num_decodes = batch.groups[self._place.group], batch.num_decodes
+        parts = []
+        if num_decodes:
+            lengths = batch.decode_num_kv_tokens
+            parts.append(
+                self._kernels.decode_attention(
+                    query[:num_decodes], k_cache, v_cache, tables.decode_block_tables, lengths, scale, window
+                )
+            )
+        if batch.num_prefills:
+            parts.append(
+                self._kernels.prefill_attention(
+                    query[num_decodes:],
+                    k_cache,
+                    v_cache,
+                    tables.prefill_block_tables,
+                    batch.prefill_query_start,
+                    batch.prefill_num_kv_tokens,
+                    scale,
+                    window,
+                )
+            )
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+def _normed(heads: Tensor, weight: Tensor | None, eps: float) -> Tensor:
+    """Each head's RMSNorm, in models that have one (Qwen3, Gemma 3)."""
+    return heads if weight is None else rms_norm(heads, weight.shape, weight, eps)

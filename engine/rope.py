@@ -1,0 +1,34 @@
+"""Rotary positions: the angles of every position, and the rotation of queries and keys."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class Angles(NamedTuple):
+    """cos and sin of rotation angles, fp32 [num_positions, rotated_dim / 2]."""
+
+    cos: Tensor
+    sin: Tensor
+
+    def at(self, positions: Tensor) -> Angles:
+        """Of these positions int64 [num_tokens], with room for the heads: [num_tokens, 1, rotated_dim / 2]."""
+        return Angles(self.cos[positions].unsqueeze(1), self.sin[positions].unsqueeze(1))
+
+
+def rope_angles(base: float, rotated_dim: int, num_positions: int, device: torch.device) -> Angles:
+    """Of positions 0 … num_positions - 1; fp64 inside, so that far positions keep their phase."""
+    exponents = torch.arange(0, rotated_dim, 2, dtype=torch.float64) / rotated_dim
+    positions = torch.arange(num_positions, dtype=torch.float64)
+    angles = torch.outer(positions, base**-exponents)
+    return Angles(angles.cos().float().to(device), angles.sin().float().to(device))
+
+
+def rotate(heads: Tensor, angles: Angles) -> Tensor:
+    """Half-split RoPE of [num_tokens, num_heads, head_dim]: dimension i pairs with i + head_dim / 2."""
+    low, high = heads.float().chunk(2, dim=-1)
+    cos, sin = angles
+    return torch.cat([low * cos - high * sin, high * cos + low * sin], dim=-1).to(heads.dtype)

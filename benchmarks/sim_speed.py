@@ -1,0 +1,152 @@
+"""Claim: kvtwin simulates in a fraction of the CPU time of compiled simulators, deciding every step.
+
+    python benchmarks/sim_speed.py --case light saturated pressure --dynamo-python /path/to/venv/bin/python
+
+Each case is a trace that is replayed by kvtwin and, where they are installed, by its peers, in processes of their own,
+in turns. Told is the median of the CPU-seconds of all threads around the replay (reading the trace and computing the
+metrics are in, imports are not), and of the whole process. Steps, preemptions and output tokens of both show that they
+did equal work: a case in which ours produced other tokens or took less than 0.9 of Dynamo's steps fails.
+
+The peers, each in an environment of its own: `pip install ai-dynamo==1.4.0 ai-dynamo-runtime==1.4.0` for
+`--dynamo-python`, `pip install libcachesim==0.3.5` for `--libcachesim-python`. An absent one is left out. How many
+steps Dynamo takes, and a linear cost like its own, is looked up in results/sim_speed_dynamo.json; `--observe` learns
+it anew (tens of seconds a case). Results of the cases that ran go into results/sim_speed.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from speed.cases import CASES, DYNAMO, OURS, ReplayCase, Result, Tools
+from speed.contender import ROOT, CannotMeasure
+
+RESULT = Path(__file__).parent / "results" / "sim_speed.json"
+COLUMNS = ("case", "", "CPU s", "ratio", "process", "RSS MB", "requests/s", "steps", "preempted", "tokens", "hits")
+TIMES = ("cpu_s", "load_s", "run_s", "metrics_s", "process_cpu_s", "peak_rss_bytes")
+
+
+def measured(case: ReplayCase, tools: Tools, num_rounds: int) -> dict[str, Result]:
+    """The median of each time, by contender; everything else is the same in all rounds."""
+    contenders = case.contenders(tools)
+    rounds: dict[str, list[Result]] = {name: [] for name in contenders}
+    for _ in range(num_rounds):
+        for name, run in contenders.items():
+            rounds[name].append(run())
+    return {name: _medians(results) for name, results in rounds.items()}
+
+
+def _medians(results: list[Result]) -> Result:
+    times = {key: round(median(result[key] for result in results), 4) for key in TIMES if key in results[0]}
+    return results[0] | times | {"cpu_s_of_rounds": [round(result["cpu_s"], 4) for result in results]}
+
+
+def table(cases: dict[str, dict[str, Result]]) -> Table:
+    """A row a contender."""
+    shown = Table(box=None, pad_edge=False)
+    for name in COLUMNS:
+        shown.add_column(name, justify="left" if name in ("case", "") else "right", no_wrap=True)
+    for case, results in cases.items():
+        for name, result in results.items():
+            ratio = result["cpu_s"] / results[DYNAMO]["cpu_s"] if name == OURS and DYNAMO in results else None
+            shown.add_row(
+                case if name == OURS else "",
+                name,
+                f"{result['cpu_s']:.3f}",
+                "" if ratio is None else f"{ratio:.2f}x",
+                f"{result['process_cpu_s']:.2f}",
+                f"{result['peak_rss_bytes'] / 1e6:.0f}",
+                f"{result['num_requests'] / result['cpu_s']:,.0f}",
+                *(_count(result[key]) for key in ("num_steps", "num_preemptions", "output_tokens")),
+                "" if result["hit_ratio"] is None else f"{result['hit_ratio']:.3f}",
+            )
+    return shown
+
+
+def _count(number: int | None) -> str:
+    return "?" if number is None else f"{number:,}"
+
+
+def phases(result: Result) -> str:
+    """Where our own time goes."""
+    parts = (f"{name} {result[key]:.3f}" for name, key in (("load", "load_s"), ("run", "run_s")))
+    return f"{', '.join(parts)}, metrics {result['metrics_s']:.3f} s; {result['num_plans']:,} plans"
+
+
+def machine() -> dict[str, Any]:
+    """What the figures belong to."""
+    revision = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True).stdout
+    return {
+        "date": time.strftime("%Y-%m-%d"),
+        "revision": revision.strip(),
+        "python": platform.python_version(),
+        "machine": platform.machine(),
+        "num_cpus": os.cpu_count(),
+    }
+
+
+def keep(results: dict[str, dict[str, Result]], num_rounds: int) -> None:
+    """Puts the cases that ran into the file beside those of earlier."""
+    known = json.loads(RESULT.read_text()) if RESULT.exists() else {}
+    about = machine() | {"num_rounds": num_rounds}
+    known |= {name: {"about": about, "results": found} for name, found in results.items()}
+    unfinished = RESULT.with_suffix(".tmp")
+    unfinished.write_text(json.dumps(known, indent=1) + "\n")
+    unfinished.replace(RESULT)
+
+
+def parsed() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    names = [case.name for case in CASES]
+    parser.add_argument("--case", nargs="+", choices=names, default=names, metavar="NAME", help=", ".join(names))
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--dynamo-python", help="the Python that has ai-dynamo")
+    parser.add_argument("--libcachesim-python", help="the Python that has libcachesim")
+    parser.add_argument("--observe", action="store_true", help="learn Dynamo's steps and times anew, time nothing")
+    parser.add_argument(
+        "--traces", type=Path, default=ROOT.parent / "shared" / "traces", help="folder of public traces"
+    )
+    return parser.parse_args()
+
+
+def main() -> int:
+    options = parsed()
+    found, complaints = {}, []
+    with tempfile.TemporaryDirectory() as scratch:
+        tools = Tools(sys.executable, options.dynamo_python, options.libcachesim_python, Path(scratch), options.traces)
+        for case in (case for case in CASES if case.name in options.case):
+            if options.observe:
+                case.look(tools)
+                continue
+            try:
+                results = measured(case, tools, options.rounds)
+            except CannotMeasure as error:
+                complaints.append(f"{case.name}: {error}")
+                continue
+            if not results:
+                print(f"{case.name}: left out, its trace is not here", file=sys.stderr)
+                continue
+            found[case.name] = results
+            complaints += [f"{case.name}: {complaint}" for complaint in case.complaints(results)]
+            print(f"{case.name}: {phases(results[OURS])}", file=sys.stderr)
+    if found:
+        keep(found, options.rounds)
+        Console(width=140).print(table(found))
+    for complaint in complaints:
+        print(f"NOT EQUAL WORK OR FAILED: {complaint}", file=sys.stderr)
+    return 1 if complaints else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

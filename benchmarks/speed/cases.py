@@ -1,0 +1,181 @@
+"""What is timed: replays of a trace, ours beside Dynamo's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from speed.contender import CannotMeasure, our_environment, timed_child
+from speed.fitted import observe, observed
+from speed.workloads import AzureShaped, Files, Public
+
+Result = dict[str, Any]
+OURS, DYNAMO, LIBCACHESIM = "kvtwin", "dynamo", "libcachesim"
+LEAST_STEPS_RATIO = 0.9  # ours to Dynamo's: fewer would be less work
+
+
+class Tools(NamedTuple):
+    """The Python programs that have each simulator; None where it is not installed."""
+
+    ours: str
+    dynamo: str | None
+    libcachesim: str | None
+    scratch: Path
+    public: Path  # folder of public traces
+
+
+@dataclass(frozen=True)
+class ReplayCase:
+    """One trace, one replica or several, replayed by us and, unless Dynamo has no such policy, by Dynamo."""
+
+    name: str
+    title: str
+    workload: AzureShaped | Public
+    num_blocks: int = 27_000
+    block_size_tokens: int = 16
+    max_num_seqs: int = 128
+    max_batch_tokens: int = 4_096
+    prefix_caching: bool = False
+    eviction: str = "lru"
+    cost_of: str | None = None  # the case whose fitted cost ours has; None: its own
+    has_peer: bool = True
+
+    def contenders(self, tools: Tools) -> dict[str, Callable[[], Result]]:
+        """What to run, by name; empty if the trace is absent."""
+        files = self.workload.files(tools.scratch, tools.public)
+        if files is None:
+            return {}
+        small = AzureShaped(20).files(tools.scratch, tools.public)
+        found: dict[str, Callable[[], Result]] = {OURS: lambda: self._run_ours(tools, files, small)}
+        if tools.dynamo is not None and self.has_peer:
+            python = tools.dynamo
+            found[DYNAMO] = lambda: (
+                timed_child(python, "run_dynamo.py", self._dynamo_job(files, small)) | self.peer_work()
+            )
+        return found
+
+    def look(self, tools: Tools) -> None:
+        """Observes Dynamo's steps in this case anew."""
+        files = self.workload.files(tools.scratch, tools.public)
+        if tools.dynamo is not None and files is not None and self.has_peer:
+            observe(self.name, tools.dynamo, self._dynamo_job(files, files))
+
+    def peer_work(self) -> Result:
+        """Dynamo's steps and preemptions, which a timed run does not tell."""
+        seen = observed(self.name)
+        return {key: seen.get(key) for key in ("num_steps", "num_preemptions")}
+
+    def _run_ours(self, tools: Tools, files: Files, small: Files) -> Result:
+        job = {"overrides": self.overrides(files.ours), "warm_up": self.overrides(small.ours)}
+        return timed_child(tools.ours, "run_kvtwin.py", job, our_environment())
+
+    def overrides(self, path: Path) -> list[str]:
+        """Our settings."""
+        cost = observed(self.cost_of or self.name).get("cost")
+        if cost is None:
+            raise CannotMeasure(f"no cost is known for {self.cost_of or self.name}; learn it with --observe")
+        return [
+            "trace=file",
+            f"trace.path={path}",
+            f"pool.num_blocks={self.num_blocks}",
+            f"pool.block_size_tokens={self.block_size_tokens}",
+            f"scheduler.max_num_seqs={self.max_num_seqs}",
+            f"scheduler.max_batch_tokens={self.max_batch_tokens}",
+            f"scheduler.prefix_caching={str(self.prefix_caching).lower()}",
+            f"eviction={self.eviction}",
+            "cost=linear",
+            "cost.decode_sequence_s=0",
+            *(f"cost.{key}={value}" for key, value in cost.items()),
+        ]
+
+    def _dynamo_job(self, files: Files, small: Files) -> dict[str, Any]:
+        engine = {
+            "num_gpu_blocks": self.num_blocks,
+            "block_size": self.block_size_tokens,
+            "max_num_seqs": self.max_num_seqs,
+            "max_num_batched_tokens": self.max_batch_tokens,
+            "enable_prefix_caching": self.prefix_caching,
+        }
+        return {
+            "trace": str(files.mooncake),
+            "warm_up": str(small.mooncake),
+            "engine": engine,
+            "num_workers": 1,
+            "observe": False,
+        }
+
+    def complaints(self, results: dict[str, Result]) -> list[str]:
+        """Why the two did not do equal work."""
+        if DYNAMO not in results:
+            return []
+        ours, theirs = results[OURS], results[DYNAMO]
+        found = []
+        if ours["output_tokens"] != theirs["output_tokens"]:
+            found.append(f"{ours['output_tokens']:,} output tokens, Dynamo {theirs['output_tokens']:,}")
+        if ours["num_steps"] < LEAST_STEPS_RATIO * theirs["num_steps"]:
+            found.append(f"{ours['num_steps']:,} steps, Dynamo {theirs['num_steps']:,}")
+        return found
+
+
+MAIN = ReplayCase("light", "6.45 requests/s", AzureShaped(10_000))
+MOONCAKE = ReplayCase(
+    "mooncake_512_lru",
+    "Mooncake, blocks of 512, LRU",
+    Public("mooncake/conversation_trace.jsonl"),
+    num_blocks=30_000,
+    block_size_tokens=512,
+    max_num_seqs=256,
+    max_batch_tokens=8_192,
+    prefix_caching=True,
+)
+SMALL_BLOCKS = 16
+
+
+def _mooncake() -> list[ReplayCase]:
+    small = replace(
+        MOONCAKE,
+        name="mooncake_16_lru",
+        title="Mooncake, blocks of 16, LRU",
+        num_blocks=MOONCAKE.num_blocks * 512 // SMALL_BLOCKS,
+        block_size_tokens=SMALL_BLOCKS,
+    )
+    found = [MOONCAKE, small]
+    for like in (MOONCAKE, small):
+        for eviction in ("sieve", "s3fifo", "gdsf"):
+            name, title = (text.replace("lru", eviction).replace("LRU", eviction) for text in (like.name, like.title))
+            case = replace(like, name=name, title=title, eviction=eviction, cost_of=like.name, has_peer=False)
+            found.append(case)
+    return found
+
+
+CASES: tuple[ReplayCase, ...] = (
+    MAIN,
+    replace(MAIN, name="saturated", title="all at t = 0", workload=AzureShaped(10_000, all_at_once=True)),
+    replace(MAIN, name="pressure", title="2,000 blocks", num_blocks=2_000),
+    replace(
+        MAIN, name="caching", title="caching on", workload=AzureShaped(10_000, is_hashed=True), prefix_caching=True
+    ),
+    *_mooncake(),
+    *(
+        replace(
+            MAIN,
+            name=f"pool_{num_blocks // 1000}k",
+            title=f"pool of {num_blocks:,}",
+            num_blocks=num_blocks,
+            cost_of="light",
+        )
+        for num_blocks in (8_000, 27_000, 200_000)
+    ),
+    *(
+        replace(
+            MAIN,
+            name=f"requests_{name}",
+            title=f"{num_requests:,} requests",
+            workload=AzureShaped(num_requests),
+            cost_of="light",
+        )
+        for name, num_requests in (("10k", 10_000), ("100k", 100_000), ("1M", 1_000_000))
+    ),
+)

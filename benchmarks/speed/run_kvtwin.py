@@ -1,0 +1,56 @@
+"""Child process: kvtwin from configuration and trace file to metrics. `run_kvtwin.py JSON` prints a line of JSON.
+
+CPU-seconds of all threads, around the product's own functions; reading the trace and the metrics are in, imports are
+not: a run of a small trace precedes.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from kvtwin.composition import compose_config
+from kvtwin.settings import check_settings
+from kvtwin.simulating import load_cost, load_simulation, simulate_records
+
+
+def cpu_s() -> float:
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_utime + usage.ru_stime
+
+
+def simulated(overrides: Sequence[str]) -> dict[str, Any]:
+    config = compose_config("sim", overrides)
+    check_settings(config)
+    start_s = cpu_s()
+    experiment = load_simulation(config)
+    loaded_s = cpu_s()
+    records = simulate_records(experiment, load_cost(config))
+    end_s = cpu_s()
+    summary, run_s = records.summary, records.summary["cost"]["cpu_s"]
+    return {
+        "cpu_s": end_s - start_s,
+        "load_s": loaded_s - start_s,
+        "run_s": run_s,
+        "metrics_s": end_s - loaded_s - run_s,
+        "num_requests": summary["metrics"]["outcomes"]["finished"],
+        "num_steps": summary["cost"]["num_steps"],
+        "num_plans": summary["cost"]["num_plans"],
+        "num_preemptions": summary["metrics"]["num_preemptions"],
+        "num_evictions": summary["metrics"]["num_evictions"],
+        "output_tokens": int(records.requests["num_output_tokens"].sum()),
+        "hit_ratio": summary["metrics"]["prefix_hit_ratio"],
+        "simulated_s": float(records.requests["finish_s"].max()),
+        "ttft_mean_s": summary["metrics"]["ttft_s"]["mean"],
+        "digest": summary["decisions"]["digest"],
+        "peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+    }
+
+
+if __name__ == "__main__":
+    job = json.loads(sys.argv[1])
+    simulated(job["warm_up"])
+    print(json.dumps(simulated(job["overrides"])))

@@ -89,6 +89,7 @@ class Request:
     category: int = 0  # what kind of request: policies may tell categories apart
     cancel_ps: int = -1
     max_new_tokens: int = 0  # 0: just as many as it produces
+    session_id: int = -1  # equal for the turns of one conversation; -1: its source knows of none
 
     status: Status = Status.WAITING
     outcome: Outcome = Outcome.UNFINISHED

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Protocol
 
 import simpy
 from simpy.events import URGENT
@@ -103,10 +104,18 @@ class Replica:
         self._wake_after(self._executor.submit(plan) - int(self._env.now))
 
 
+class Taker(Protocol):
+    """Where inputs go: a replica, or a router with many behind it."""
+
+    on_done: Callable[[list[Request]], None]
+
+    def take(self, given: Input) -> None: ...
+
+
 class Source:
     """Delivers the inputs of a run to the replica at their times, and the follow-ups of requests that are done."""
 
-    def __init__(self, env: simpy.Environment, source: RequestSource, replica: Replica) -> None:
+    def __init__(self, env: simpy.Environment, source: RequestSource, replica: Taker) -> None:
         self._env = env
         self._source = source
         self._replica = replica

@@ -16,6 +16,7 @@ from core.errors import InputError
 from core.request import Request
 from core.source import Input, InputKind, RequestSource
 from traces.schema import Trace
+from traces.statistics import conversations
 
 
 class Arrivals(Enum):
@@ -52,6 +53,8 @@ class TraceSource(RequestSource):
         self._arrival_ps: list[int] = trace.arrival_ps.tolist()
         self._num_prompt_tokens: list[int] = trace.num_prompt_tokens.tolist()
         self._trace_output_tokens: list[int] = trace.num_output_tokens.tolist()
+        has_sessions = trace.session_id is not None or trace.parent is not None
+        self._session_ids: list[int] | None = conversations(trace).tolist() if has_sessions else None
         self._start()
 
     def _start(self) -> None:
@@ -136,6 +139,7 @@ class TraceSource(RequestSource):
             request.num_samples = int(trace.num_samples[row])
         if trace.tenant is not None:
             request.tenant = int(trace.tenant[row])
+        request.session_id = row if self._session_ids is None else self._session_ids[row]
         if trace.kind is not None:
             request.category = int(trace.kind[row])
         if trace.cancel_after_ps is not None and trace.cancel_after_ps[row] >= 0:

@@ -1,0 +1,75 @@
+"""Cached prefix against load: NVIDIA Dynamo's KV router."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from math import exp
+
+from core.errors import InputError
+from core.interfaces import PolicyEnv
+from core.request import Request
+from core.routing import ReplicaView, RoutingPolicy
+
+
+class PrefixAware(RoutingPolicy):
+    """Least cost = `overlap_weight` x prefill blocks + decode blocks, each as it would be with this request.
+
+    Prefill blocks: what the replica has yet to compute of the prompts routed to it, and of this one beyond the prefix
+    that it has cached. Decode blocks: those of the prompts of all requests that are there and not done. With a
+    `temperature` above 0 the replica is drawn from the run's seed, with weights exp(-cost / temperature), costs taken
+    from 0 to 1. The first of equals. O(replicas x blocks found).
+
+    Source: Dynamo's KV router, cost function of its documentation (defaults 1 and 0). There caches are known by events,
+    here exactly; there a block that two requests share counts once, here twice.
+    """
+
+    def __init__(self, env: PolicyEnv, overlap_weight: float = 1.0, temperature: float = 0.0) -> None:
+        super().__init__(env)
+        for name, value in (("overlap_weight", overlap_weight), ("temperature", temperature)):
+            if not isinstance(value, int | float) or not 0 <= value < float("inf"):
+                raise InputError(f"routing.{name}={value}: expected a number from 0 on")
+        self._overlap_weight = overlap_weight
+        self._temperature = temperature
+        self._draw = random.Random(f"{env.seed}/routing")
+        self._prefills: dict[int, dict[Request, int]] = {}  # by replica: tokens to compute, of who has no token yet
+        self._prefill_tokens: dict[int, int] = {}
+        self._decode_blocks: dict[int, int] = {}
+
+    def route(self, request: Request, replicas: Sequence[ReplicaView]) -> int:
+        size = self.env.block_size_tokens
+        missing = [request.num_prompt_tokens - replica.num_cached_tokens(request) for replica in replicas]
+        costs = [
+            self._overlap_weight * (self._tokens_ahead(number) + num_missing) / size
+            + self._decode_blocks.get(number, 0)
+            for number, num_missing in enumerate(missing)
+        ]
+        chosen = costs.index(min(costs)) if self._temperature == 0 else self._drawn(costs)
+        self._prefills[chosen][request] = missing[chosen]
+        self._prefill_tokens[chosen] += missing[chosen]
+        self._decode_blocks[chosen] = self._decode_blocks.get(chosen, 0) + self._num_blocks(request)
+        return chosen
+
+    def _tokens_ahead(self, number: int) -> int:
+        """Prompt tokens routed to the replica before the first that still waits for its first token are computed."""
+        prefills = self._prefills.setdefault(number, {})
+        self._prefill_tokens.setdefault(number, 0)
+        while prefills:
+            oldest = next(iter(prefills))
+            if oldest.first_token_ps < 0:
+                break
+            self._prefill_tokens[number] -= prefills.pop(oldest)
+        return self._prefill_tokens[number]
+
+    def _num_blocks(self, request: Request) -> int:
+        return -(-request.num_prompt_tokens // self.env.block_size_tokens)
+
+    def _drawn(self, costs: list[float]) -> int:
+        least, most = min(costs), max(costs)
+        width = (most - least) or 1.0
+        weights = [exp(-(cost - least) / width / self._temperature) for cost in costs]
+        return self._draw.choices(range(len(costs)), weights)[0]
+
+    def on_done(self, request: Request, replica: int) -> None:
+        self._prefill_tokens[replica] -= self._prefills[replica].pop(request, 0)
+        self._decode_blocks[replica] -= self._num_blocks(request)

@@ -1,0 +1,36 @@
+"""Sessions stay where they began."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from core.errors import InputError
+from core.interfaces import PolicyEnv
+from core.request import Request
+from core.routing import ReplicaView, RoutingPolicy
+
+
+class SessionAffinity(RoutingPolicy):
+    """A session begins at the replica with the fewest requests that are not done, and stays there.
+
+    If that one has more than `max_excess` requests more than the least loaded, the session moves to the latter; null:
+    it never moves. Remembers every session of the run. O(1) a turn without `max_excess`, else O(replicas). Source:
+    sticky sessions of load balancers (HAProxy's stick tables); the bound is that of SGLang's router.
+    """
+
+    def __init__(self, env: PolicyEnv, max_excess: int | None = None) -> None:
+        super().__init__(env)
+        if max_excess is not None and (not isinstance(max_excess, int) or max_excess < 0):
+            raise InputError(f"routing.max_excess={max_excess}: expected a whole number from 0 on, or null")
+        self._max_excess = max_excess
+        self._home: dict[int, int] = {}
+
+    def route(self, request: Request, replicas: Sequence[ReplicaView]) -> int:
+        home = self._home.get(request.session_id)
+        if home is not None and self._max_excess is None:
+            return home
+        loads = [replica.num_outstanding for replica in replicas]
+        least = min(loads)
+        if home is None or (self._max_excess is not None and loads[home] > least + self._max_excess):
+            home = self._home[request.session_id] = loads.index(least)
+        return home

@@ -1,0 +1,154 @@
+"""A replica among others on one virtual clock, and what a router sees of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import IntEnum
+
+import simpy
+from simpy.events import NORMAL, URGENT, EventPriority
+
+from core.plan import StepResult
+from core.request import Request, Sequence
+from core.scheduler import Scheduler
+from core.source import Input
+from sim.cluster import Replica
+from sim.executor import CostExecutor
+
+
+class Phase(IntEnum):
+    """What comes after what within one instant, so that it does not depend on how steps were grouped into spans.
+
+    The values are priorities of SimPy's events. Replica n plans at PLANS + n; AFTER_PLANS stands for what comes last.
+    """
+
+    INPUTS = URGENT
+    STEPS_END = NORMAL
+    FOLLOW_UPS = 2  # what the ends of steps set free
+    PLANS = 3
+    AFTER_PLANS = 1 << 30  # what a rejection at planning sets free
+
+
+class Moment(simpy.Event):
+    """Calls back later within this instant."""
+
+    def __init__(self, env: simpy.Environment, priority: int, call: Callable[[], None]) -> None:
+        super().__init__(env)
+        self._ok = True
+        self._value = None
+        self.callbacks.append(lambda event: call())
+        env.schedule(self, EventPriority(priority))
+
+
+class Instant:
+    """How far the present instant has come, told by whoever hands inputs to replicas."""
+
+    def __init__(self, env: simpy.Environment) -> None:
+        self.env = env
+        self.phase = Phase.INPUTS
+
+    @property
+    def horizon_ps(self) -> int:
+        """Steps that begin before this have begun."""
+        return int(self.env.now) + (self.phase is Phase.AFTER_PLANS)
+
+    def is_over(self) -> bool:
+        """Is nothing else to happen within it?"""
+        return self.env.peek() > self.env.now
+
+
+class FleetReplica(Replica):
+    """Ends its steps before any replica plans, and plans when all inputs of the instant are in."""
+
+    def __init__(self, instant: Instant, number: int, scheduler: Scheduler, executor: CostExecutor) -> None:
+        super().__init__(instant.env, scheduler, executor)
+        self._instant = instant
+        self._number = number
+        self._is_due = False  # to plan within this instant
+        self.is_planning = False
+
+    def catch_up(self) -> None:
+        """Steps that have begun take their blocks."""
+        if self._plan is not None:
+            self._scheduler.extend(self._plan, self._executor.begun(self._instant.horizon_ps))
+
+    def take(self, given: Input) -> None:
+        """An arrival or a cancellation, now."""
+        if self._instant.phase is Phase.FOLLOW_UPS and self._step_ends_now():
+            self._end_plan()
+        self.catch_up()
+        must_cut = self._hand_over(given)
+        if self._plan is None:
+            self._plan_soon()
+        elif must_cut:
+            self._wake_after(self._executor.cut(self._instant.horizon_ps) - int(self._env.now))
+
+    def _step_ends_now(self) -> bool:
+        """Is this a boundary within its span? As single steps, it would have ended before."""
+        if self._plan is None:
+            return False
+        now_ps = int(self._env.now)
+        if self._plan.start_ps + sum(self._executor.begun(now_ps)) != now_ps:
+            return False
+        self._executor.cut(now_ps)
+        self._alarm = None
+        return True
+
+    def _on_alarm(self, alarm: simpy.Event) -> None:
+        if alarm is not self._alarm:
+            return  # stale: the span was cut
+        self._alarm = None
+        self._end_plan()
+        if self._instant.is_over() and not self._is_due:
+            self._plan_now()
+        else:
+            self._plan_soon()
+
+    def _end_plan(self) -> None:
+        assert self._plan is not None
+        plan, self._plan = self._plan, None
+        done = self._scheduler.commit(plan, StepResult(self._executor.collect()))
+        if done:
+            self.on_done(done)
+
+    def _plan_soon(self) -> None:
+        """Once all inputs of this instant are in, and all steps that end with it have ended."""
+        if not self._is_due:
+            self._is_due = True
+            Moment(self._env, Phase.PLANS + self._number, self._plan_now)
+
+    def _plan_now(self) -> None:
+        self._is_due = False
+        self.is_planning = True
+        self._begin_step()
+        self.is_planning = False
+
+
+class LiveView:
+    """Implements `core.routing.ReplicaView`."""
+
+    def __init__(self, replica: FleetReplica, scheduler: Scheduler) -> None:
+        self._replica = replica
+        self._scheduler = scheduler
+        self.num_outstanding = 0  # kept by the router
+        self.num_blocks = scheduler.tables.pool.num_blocks
+
+    @property
+    def num_waiting(self) -> int:
+        return len(self._scheduler.waiting)
+
+    @property
+    def num_running(self) -> int:
+        return len(self._scheduler.running)
+
+    @property
+    def num_referenced_blocks(self) -> int:
+        self._replica.catch_up()
+        return self._scheduler.tables.pool.num_referenced
+
+    def num_cached_tokens(self, request: Request) -> int:
+        tables = self._scheduler.tables
+        if not tables.prefix_caching:
+            return 0
+        self._replica.catch_up()
+        return tables.find_prefix(Sequence(request, 0, request.keys, [], request.num_prompt_tokens)).num_tokens

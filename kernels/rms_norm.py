@@ -7,8 +7,8 @@ from torch import Tensor
 
 from kernels.checks import require, require_contiguous, require_float, require_shape
 
-MAX_HIDDEN = 32_768
-"""A row is held in registers at once; a wider one is refused."""
+MAX_HIDDEN = 16_384
+"""A row is held in registers at once. One of 32,768 spills them on every target (`kernels.aot`): refused."""
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -74,8 +74,8 @@ def norm_tile(hidden: int) -> dict[str, int]:
 
 
 def norm_warps(hidden: int) -> int:
-    """Up to 32 elements a thread, until a program has 16 warps."""
-    return min(16, max(4, triton.next_power_of_2(hidden) // 1024))
+    """16 elements a thread, until a program has 16 warps."""
+    return min(16, max(4, triton.next_power_of_2(hidden) // 512))
 
 
 @triton.jit

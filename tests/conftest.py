@@ -22,6 +22,7 @@ NEED_TORCH = [
 ]
 NEED_TRITON = [
     "test_kernel_moves.py",
+    "test_kernels_aot.py",
 ]
 
 

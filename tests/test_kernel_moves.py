@@ -284,7 +284,7 @@ IDS = torch.tensor([0])
         ),
         (
             lambda: rms_norm(torch.zeros(1, MAX_HIDDEN + 1), torch.ones(MAX_HIDDEN + 1), 1e-5),
-            "hidden is 32769; the kernel takes 1 to 32,768",
+            "hidden is 16385; the kernel takes 1 to 16,384",
         ),
         (
             lambda: add_rms_norm(torch.zeros(2, 8), torch.zeros(1, 8), torch.ones(8), 1e-5),

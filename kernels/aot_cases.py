@@ -1,0 +1,117 @@
+"""The kernels as an engine launches them, for the ahead-of-time check and docs/kernels.md: one plain list.
+
+Sizes are those of Llama-3-8B in bf16 (32 query heads, 8 KV heads of 128, hidden 4,096, MLP 14,336) with blocks of 16
+tokens, and a few odd ones beside.
+"""
+
+from kernels.aot import Case, Work
+from kernels.block_copy import TILE_WORDS, copy_units_kernel
+from kernels.kv_write import write_kv_kernel, write_tile
+from kernels.rms_norm import MAX_HIDDEN, norm_tile, norm_warps, rms_norm_kernel
+from kernels.rope_kv_write import rope_kv_write_kernel, rope_tile
+from kernels.swiglu import TILE, swiglu_kernel
+
+BF16_BYTES = 2
+NUM_HEADS, NUM_KV_HEADS, HEAD_DIM, HIDDEN, MLP_WIDTH, BLOCK_SIZE, NUM_LAYERS = 32, 8, 128, 4096, 14336, 16, 32
+NUM_TOKENS = 8192
+
+
+def cases() -> list[Case]:
+    return [*_write_cases(), *_norm_cases(), *_copy_cases()]
+
+
+def _write_cases() -> list[Case]:
+    return [
+        _rope("rope_kv_write", NUM_HEADS, NUM_KV_HEADS, HEAD_DIM),
+        _rope("rope_kv_write, heads of 80", 7, 1, 80),
+        Case(
+            "write_kv",
+            write_kv_kernel,
+            {
+                **dict.fromkeys(("key", "value", "k_cache", "v_cache"), "*bf16"),
+                "slot_mapping": "*i64",
+                **dict.fromkeys(("key_stride", "value_stride"), "i32"),
+            },
+            write_tile(NUM_KV_HEADS * HEAD_DIM),
+            Work(f"{NUM_TOKENS:,} tokens", 4 * NUM_TOKENS * NUM_KV_HEADS * HEAD_DIM * BF16_BYTES, 0),
+        ),
+    ]
+
+
+def _rope(name: str, num_heads: int, num_kv_heads: int, head_dim: int) -> Case:
+    moved = 2 * (num_heads + 2 * num_kv_heads) * head_dim * BF16_BYTES + 4 * head_dim + 2 * 8
+    flops = 3 * (num_heads + num_kv_heads) * head_dim
+    return Case(
+        name,
+        rope_kv_write_kernel,
+        {
+            "qkv": "*bf16",
+            "positions": "*i64",
+            **dict.fromkeys(("cos", "sin"), "*fp32"),
+            **dict.fromkeys(("k_cache", "v_cache"), "*bf16"),
+            "slot_mapping": "*i64",
+            "query": "*bf16",
+            "qkv_stride": "i32",
+        },
+        rope_tile(num_heads, num_kv_heads, head_dim),
+        Work(f"{NUM_TOKENS:,} tokens", NUM_TOKENS * moved, NUM_TOKENS * flops),
+    )
+
+
+def _norm_cases() -> list[Case]:
+    return [
+        _norm("rms_norm", HIDDEN, NUM_TOKENS, has_residual=False),
+        _norm("rms_norm of heads", HEAD_DIM, NUM_TOKENS * NUM_HEADS, has_residual=False),
+        _norm("add_rms_norm", HIDDEN, NUM_TOKENS, has_residual=True),
+        _norm("add_rms_norm, widest", MAX_HIDDEN, NUM_TOKENS, has_residual=True),
+        Case(
+            "swiglu",
+            swiglu_kernel,
+            {"gate_up": "*bf16", "gated": "*bf16", "gate_up_stride": "i32", "width": "i32"},
+            {"TILE": TILE},
+            Work(f"{NUM_TOKENS:,} tokens", 3 * NUM_TOKENS * MLP_WIDTH * BF16_BYTES, 5 * NUM_TOKENS * MLP_WIDTH),
+        ),
+    ]
+
+
+def _norm(name: str, hidden: int, num_rows: int, has_residual: bool) -> Case:
+    num_elements = num_rows * hidden
+    return Case(
+        name,
+        rms_norm_kernel,
+        {
+            **dict.fromkeys(("x", "residual", "weight", "normalised", "summed"), "*bf16"),
+            "num_rows": "i32",
+            "eps": "fp32",
+        },
+        {"HAS_RESIDUAL": has_residual, **norm_tile(hidden)},
+        Work(
+            f"{num_rows:,} rows of {hidden:,}",
+            ((4 if has_residual else 2) * num_elements + hidden) * BF16_BYTES,
+            (5 if has_residual else 4) * num_elements,
+        ),
+        num_warps=norm_warps(hidden),
+    )
+
+
+def _copy_cases() -> list[Case]:
+    num_copies = 256
+    block_bytes = BLOCK_SIZE * NUM_KV_HEADS * HEAD_DIM * BF16_BYTES
+    work = Work(
+        f"{num_copies} blocks of {NUM_LAYERS} layers, keys or values", 2 * num_copies * NUM_LAYERS * block_bytes, 0
+    )
+    return [_copy("copy_units (copy, move, gather, scatter)", "*i64", work), _copy("copy_units by bytes", "*u8", work)]
+
+
+def _copy(name: str, words: str, work: Work) -> Case:
+    return Case(
+        name,
+        copy_units_kernel,
+        {
+            **dict.fromkeys(("source", "target"), words),
+            **dict.fromkeys(("source_ids", "target_ids"), "*i64"),
+            **dict.fromkeys(("source_layer_stride", "target_layer_stride", "num_words"), "i32"),
+        },
+        {"TILE_WORDS": TILE_WORDS},
+        work,
+    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from core.block_pool import BlockPool
@@ -34,6 +34,7 @@ class BlockTables:
     """Block tables over one pool. A failed question changes nothing; only the verbs that say so change state."""
 
     is_contiguous = False
+    serves_searches = True
 
     def __init__(
         self,
@@ -215,7 +216,12 @@ class BlockTables:
         first, last = sequence.num_registered, num_tokens // self.block_size
         if last <= first:
             return
-        request, keys = sequence.request, sequence.keys.keys(first, last)
+        request = sequence.request
+        if request.is_beam_search:  # whose text a block holds changes from step to step: only prompts are published
+            last = min(last, request.num_prompt_tokens // self.block_size)
+            if last <= first:
+                return
+        keys = sequence.keys.keys(first, last)
         parents = sequence.keys.parents(first, last) if self.pool.index.is_linked else []
         for group, table in enumerate(sequence.tables):
             group_keys = [group_key(group, key) for key in keys] if group else keys
@@ -323,6 +329,20 @@ class BlockTables:
             self.pool.share([block for block in target if block is not None])
         sibling.num_registered = min(lead.num_registered, num_blocks)
         self._note_surplus(sibling)
+
+    def go_on_from(self, parents: Mapping[Sequence, Sequence]) -> None:
+        """Each key's tables become those of its value, which has as many tokens and is no key.
+
+        Costs the blocks from the first on in which they differ.
+        """
+        for sequence, parent in parents.items():
+            request_id = sequence.request.request_id
+            for table, source in zip(sequence.tables, parent.tables, strict=True):
+                places = (i for i, block in enumerate(table) if block is not source[i])
+                first = next(places, len(table))
+                dropped, table[first:] = table[first:], source[first:]
+                self.pool.share([block for block in source[first:] if block is not None])
+                self.pool.release([block for block in reversed(dropped) if block is not None], request_id)
 
     def check_integrity(self, sequences: Iterable[Sequence]) -> None:
         """Proves the pool's books against the tables of all `sequences` that have any. O(pool): for tests."""

@@ -96,6 +96,7 @@ def step_arrays(recorder: Recorder, requests: Iterable[Request], pool_num_blocks
         "num_waiting": _num_present(requests, _decided_ps(recorder, first, start_ps)) - num_running,
         "num_referenced_blocks": referenced,
         "num_cached_blocks": cached,
+        "num_shared_references": _ints(recorder.step_shared_references),
         "num_orphan_blocks": orphans,
         "num_free_blocks": free,
         "num_referenced_blocks_after": _after(referenced, last, recorder.plan_referenced_blocks_after, ahead),

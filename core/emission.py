@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from core.block_tables import BlockTables
 from core.plan import StepPlan
 from core.recorder import Recorder
@@ -42,6 +44,13 @@ class Emission:
         if len(ended) > 1:
             ended = sorted(set(ended), key=lambda sequence: sequence.rank)
         return ended
+
+    def go_on_from(self, parents: Mapping[int, int]) -> None:
+        """Beams go on from others, by rank. Those of a request that was cancelled meanwhile are gone."""
+        members = self._running.batch.members
+        chosen = {members[rank]: members[parent] for rank, parent in parents.items() if rank in members}
+        self._tables.go_on_from(chosen)
+        self._running.has_shared_tails = self._running.has_shared_tails or bool(chosen)
 
     def tell(self, plan: StepPlan, now_ps: int) -> None:
         """The plan's tokens appear now: notes first tokens, and the gaps of sequences that sat out before."""

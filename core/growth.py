@@ -6,10 +6,10 @@ import heapq
 from collections.abc import Callable
 
 from core.block_tables import BlockTables
-from core.interfaces import BatchRules, Preemption, PreemptionPolicy, Shortage
+from core.interfaces import BatchRules, Preemption, PreemptionPolicy, PreemptMode, Shortage
 from core.plan import Chunk, StepPlan
 from core.publication import Publication
-from core.request import Sequence
+from core.request import Request, Sequence
 from core.running import RunningRequests
 
 
@@ -119,6 +119,8 @@ class Growth:
         for request in list(running):
             if budget <= 0:
                 break
+            if request.is_beam_search and budget < sum(sequence.batch is not None for sequence in request.live):
+                continue  # its beams advance together
             for sequence in sorted(request.live, key=lambda s: s.rank):
                 if request not in running or sequence.rank < 0 or budget <= 0 or not is_due(sequence):
                     continue
@@ -131,6 +133,9 @@ class Growth:
                     self._publication.scheduled(sequence, num_new)
                     scheduled[sequence.rank] = num_new
                     budget -= num_new
+            if request in running and _is_split(request, scheduled):
+                budget += sum(scheduled.pop(sequence.rank, 0) for sequence in request.live)
+                self._preempt(Preemption(request, PreemptMode.RECOMPUTE), plan)
         return budget, scheduled
 
     def _has_room(self, sequence: Sequence, num_new: int, num_spare_blocks: int = 0) -> bool:
@@ -170,6 +175,14 @@ class Growth:
         plan.late = [sequence for rank, sequence in sorted(running.late.items()) if rank in scheduled]
         plan.held = {rank for rank in running.batch.members if rank not in scheduled}
         running.has_shared_tails = running.has_shared_tails and bool(plan.held)
+
+
+def _is_split(request: Request, scheduled: dict[int, int]) -> bool:
+    """Have some beams of a search room for their next token, and others none?"""
+    if not request.is_beam_search:
+        return False
+    has_room = {sequence.rank in scheduled for sequence in request.live if sequence.batch is not None}
+    return len(has_room) == 2
 
 
 def _is_any(sequence: Sequence) -> bool:

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import gzip
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from core.errors import InputError
 
-_Row = dict[str, int | str]
+_Row = dict[str, Any]
 
 
 class InputsLog:
-    """Arrivals, cancellations, measured steps and early stops, in the order in which the scheduler learnt of them."""
+    """Arrivals, cancellations, steps, forks and early stops, in the order in which the scheduler learnt of them."""
 
     def __init__(self) -> None:
         self._rows: list[_Row] = []
@@ -28,6 +29,10 @@ class InputsLog:
     def ran(self, step: int, now_ps: int, duration_ps: int) -> None:
         """One step began at `now_ps` and took that long."""
         self._rows.append({"input": "step", "time_ps": now_ps, "step": step, "duration_ps": duration_ps})
+
+    def forked(self, step: int, parents: Mapping[int, int]) -> None:
+        """After that step, beams went on from others: by rank, as in `StepResult`."""
+        self._rows.append({"input": "fork", "step": step, "parents": list(parents.items())})
 
     def stopped(self, request_id: int, num_output_tokens: int) -> None:
         """A request ended by itself, short of the length that the trace gave it."""
@@ -51,11 +56,13 @@ class RecordedInputs:
     """A recorded run as its replay wants it.
 
     `durations_ps[i]` is what step i took; 0 where it had nothing to compute and took no time. `num_output_tokens` holds
-    the lengths of requests that stopped early. Arrivals and cancellations are (time_ps, request id).
+    the lengths of requests that stopped early, `parents[i]` which beams went on from which after step i. Arrivals and
+    cancellations are (time_ps, request id).
     """
 
     durations_ps: list[int] = field(default_factory=list)
     num_output_tokens: dict[int, int] = field(default_factory=dict)
+    parents: dict[int, dict[int, int]] = field(default_factory=dict)
     arrivals: list[tuple[int, int]] = field(default_factory=list)
     cancellations: list[tuple[int, int]] = field(default_factory=list)
 
@@ -70,6 +77,8 @@ class RecordedInputs:
             self.durations_ps.append(int(row["duration_ps"]))
         elif kind == "stop":
             self.num_output_tokens[int(row["request"])] = int(row["num_output_tokens"])
+        elif kind == "fork":
+            self.parents[int(row["step"])] = {int(rank): int(parent) for rank, parent in row["parents"]}
         elif kind in ("arrive", "cancel"):
             known = self.arrivals if kind == "arrive" else self.cancellations
             known.append((int(row["time_ps"]), int(row["request"])))

@@ -133,6 +133,7 @@ class Records:
     counts_orphans: bool = False
     slo: Slo | None = None
     waste: WasteColumns | None = None
+    num_shared_references: Ints | None = None  # per step: references to blocks, beyond the first of each
     num_waiting: Ints | None = None  # per step, as `num_running`
     num_running: Ints | None = None
 
@@ -255,12 +256,24 @@ def _ratio(value: float | None, whole: int) -> float | None:
     return None if value is None else value / whole
 
 
+def _sharing_saved(records: Records) -> float | None:
+    """Blocks saved by sharing over the blocks that there would be without, both integrated over the steps' time
+    (PagedAttention, SOSP'23, section 6.3). None where no step used any.
+    """
+    shared, duration_s = records.num_shared_references, records.steps.duration_s
+    if shared is None:
+        return None
+    total = float(np.dot(records.steps.num_referenced_blocks + shared, duration_s))
+    return float(np.dot(shared, duration_s)) / total if total > 0 else None
+
+
 def _memory(records: Records) -> dict[str, Any]:
     steps, size = records.steps, records.block_size_tokens
     num_tokens, duration_s = steps.num_referenced_blocks * size, steps.duration_s
     pool_tokens = None if records.num_blocks is None else records.num_blocks * size
     load = records.num_waiting, records.num_running
     return {
+        "sharing_saved_ratio": _sharing_saved(records),
         **waste_ratios(records.waste, num_tokens, duration_s),
         "pool_share_ratio": pool_shares(records.waste, num_tokens, duration_s, pool_tokens),
         **saturated(records.waste, num_tokens, duration_s, pool_tokens, *load),

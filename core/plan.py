@@ -69,6 +69,7 @@ class StepPlan:
 
     swap_outs: list[BlockCopy] = field(default_factory=list)
     swap_ins: list[BlockCopy] = field(default_factory=list)
+    searches: SequenceOf[Request] = ()  # beam searches that advance in this step
     moves: dict[int, int] = field(default_factory=dict)  # target block -> source: all are read before one is written
     copies: list[BlockCopy] = field(default_factory=list)
     window_frees: list[int] = field(default_factory=list)
@@ -108,9 +109,11 @@ class StepResult:
     """What an executor reports: how long each step of the span took, and (from an engine) the tokens it sampled.
 
     `tokens` maps a sequence's rank to its new tokens (one, or more once drafts are accepted); None: the outputs are the
-    trace's and only their number matters. `stopped` are ranks that end here by themselves (end of sequence).
+    trace's and only their number matters. `stopped` are ranks that end here by themselves (end of sequence). `parents`
+    maps the rank of a beam that was dropped to that of the one whose text and KV it goes on from, which stays as it is.
     """
 
     durations_ps: SequenceOf[int]
     tokens: Mapping[int, list[int]] | None = None
     stopped: frozenset[int] = frozenset()
+    parents: Mapping[int, int] = field(default_factory=dict)

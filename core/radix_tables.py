@@ -27,6 +27,8 @@ class RadixTables(BlockTables):
     the same blocks by their keys and serves look-ups that must change nothing.
     """
 
+    serves_searches = False
+
     def __init__(
         self,
         pool: BlockPool,

@@ -38,6 +38,7 @@ class Recorder:
     step_duration_ps: list[int] = field(default_factory=list)
     step_referenced_blocks: list[int] = field(default_factory=list)
     step_cached_blocks: list[int] = field(default_factory=list)
+    step_shared_references: list[int] = field(default_factory=list)  # to blocks, beyond the first of each
     step_orphan_blocks: list[int] = field(default_factory=list)
     step_reserved_tokens: list[int] = field(default_factory=list)
     step_internal_tokens: list[int] = field(default_factory=list)
@@ -45,7 +46,7 @@ class Recorder:
     late_gaps_ps: list[int] = field(default_factory=list)
     done: list[Request] = field(default_factory=list)
     decides_ahead: bool = False  # a further step of a plan is decided when the step before it starts
-    num_swap_fallbacks: int = 0  # victims that were to be swapped but found no host room
+    num_swap_fallbacks: int = 0  # victims that were to be swapped but had to be recomputed
     _num_preempted_before: int = 0  # in plans that had nothing to run: they belong to the next one
 
     def on_empty_plan(self, plan: StepPlan) -> None:
@@ -64,6 +65,7 @@ class Recorder:
         pool = tables.pool
         self.step_referenced_blocks += [pool.num_referenced] * num_steps
         self.step_cached_blocks += [pool.num_cached] * num_steps
+        self.step_shared_references += [pool.num_shared] * num_steps
         self.step_evictions_before_end += [pool.num_evictions] * num_steps
         self.step_orphan_blocks += [pool.index.num_orphans] * num_steps
         self.step_internal_tokens += [tables.num_surplus_tokens] * num_steps
@@ -105,6 +107,7 @@ class Recorder:
             self.step_evictions_before_end,
             self.step_referenced_blocks,
             self.step_cached_blocks,
+            self.step_shared_references,
             self.step_orphan_blocks,
             self.step_reserved_tokens,
             self.step_internal_tokens,

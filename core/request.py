@@ -75,7 +75,8 @@ class Request:
     """What a client asked for, and the record of what it got. Times in picoseconds, -1 where it never happened.
 
     `num_output_tokens` is where it stops, which no engine knows beforehand; `max_new_tokens` is what the client allows,
-    never less. With `num_samples` > 1 the prompt is computed once and every sample decodes from it.
+    never less. With `num_samples` > 1 the prompt is computed once and every sample decodes from it. The samples of a
+    beam search are its beams: they advance together, and after a step one may go on from another's text.
     """
 
     request_id: int
@@ -85,6 +86,7 @@ class Request:
     keys: BlockKeys
     priority: int = 0
     num_samples: int = 1
+    is_beam_search: bool = False
     tenant: int = 0
     category: int = 0  # what kind of request: policies may tell categories apart
     cancel_ps: int = -1
@@ -113,6 +115,15 @@ class Request:
 
     def __post_init__(self) -> None:
         self.max_new_tokens = max(self.max_new_tokens, self.num_output_tokens)
+
+    def restart_search(self) -> None:
+        """A beam search that is about to lose its KV begins again from its prompt, which leads it to the same beams.
+
+        Beams that came back one by one could not be compared with each other.
+        """
+        for sequence in self.live:
+            self.num_recomputed_tokens += max(0, sequence.stored_computed - self.num_prompt_tokens)
+            sequence.stored_known = self.num_prompt_tokens
 
     @property
     def num_peak_tokens(self) -> int:

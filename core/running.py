@@ -21,6 +21,7 @@ class RunningRequests:
         self.has_shared_tails = False  # a fork has happened whose copies-on-write are not done yet
         self.retired: set[Sequence] = set()  # with blocks still, though nothing more is scheduled for them
         self.num_sequences = 0
+        self.searches: dict[int, Request] = {}  # beam searches, by rank
         self._requests: dict[int, Request] = {}  # by rank
         self._next_rank = 0
 
@@ -46,6 +47,8 @@ class RunningRequests:
         """Last in running order; keeps a rank free for each of its samples."""
         request.rank = self._next_rank
         self._requests[request.rank] = request
+        if request.is_beam_search:
+            self.searches[request.rank] = request
         num_live = len(request.live)
         self._next_rank += num_live
         self.num_sequences += num_live
@@ -57,7 +60,11 @@ class RunningRequests:
                 self._leave(sequence, now_ps)
             self.retired.discard(sequence)
             self.num_sequences -= 1
+        self._forget(request)
+
+    def _forget(self, request: Request) -> None:
         del self._requests[request.rank]
+        self.searches.pop(request.rank, None)
         request.rank = -1
 
     def end(self, sequence: Sequence, now_ps: int) -> None:
@@ -68,8 +75,7 @@ class RunningRequests:
         self.num_sequences -= 1
         sequence.request.live.remove(sequence)
         if not sequence.request.live:
-            del self._requests[sequence.request.rank]
-            sequence.request.rank = -1
+            self._forget(sequence.request)
 
     def retire(self, sequence: Sequence, now_ps: int) -> None:
         """Its last token is on its way: nothing more is scheduled for it, but it keeps its place and its blocks."""

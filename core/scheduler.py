@@ -246,6 +246,7 @@ class Scheduler:
             self.step += 1
             self.recorder.on_empty_plan(plan)
             return
+        plan.searches = [r for rank, r in running.searches.items() if rank in batch.members and rank not in plan.held]
         held_tokens = sum(batch.members[rank].num_computed for rank in plan.held)
         plan.decode_context_tokens = batch.context_tokens - held_tokens + plan.num_decodes
         if not self.config.single_steps:
@@ -275,8 +276,10 @@ class Scheduler:
         self.log.count(Event.PREEMPT, request.request_id, num_computed)
         self.tables.undo_step(request, plan, keep_registrations=self.config.keep_cancelled_registrations)
         if mode is PreemptMode.SWAP and num_computed:
-            request.swapped = self.tables.swapping.swap_out(request, plan)
+            request.swapped = None if request.is_beam_search else self.tables.swapping.swap_out(request, plan)
             self.recorder.num_swap_fallbacks += request.swapped is None
+        if request.is_beam_search:
+            request.restart_search()
         for sequence in request.live:
             self.publication.preempted(sequence)
             self.tables.release(sequence)
@@ -323,6 +326,8 @@ class Scheduler:
         self.step += plan.num_steps
         self.publication.chunks_ended(plan)
         ended = self._emission.advance(plan, result.stopped)
+        if result.parents:
+            self._emission.go_on_from(result.parents)
         self._emission.tell(plan, self.now_ps)
         done = [sequence.request for sequence in ended if self._end(sequence)]
         self.recorder.on_plan(plan, durations_ps, self.tables.pool)

@@ -26,6 +26,10 @@ def why_unservable(request: Request, config: SchedulerConfig, tables: BlockTable
         return f"prompt exceeds max_batch_tokens={config.max_batch_tokens} and chunked prefill is off"
     if request.num_samples > 1 and not tables.allocation.shares_blocks:
         return f"wants {request.num_samples} samples, which cannot share blocks under this allocation"
+    if request.is_beam_search and request.num_samples > config.max_batch_tokens:
+        return f"{request.num_samples} beams advance together, and exceed max_batch_tokens={config.max_batch_tokens}"
+    if request.is_beam_search and not tables.serves_searches:
+        return "is a beam search, which pool.prefix_index=radix does not serve; expected hash"
     reason = tables.allocation.why_unservable(request)
     if reason:
         return reason

@@ -41,7 +41,7 @@ class SpanLimit:
         is_plain = not (plan.chunks or plan.held or plan.late or plan.preempted or copies)
         if not is_plain or self._running.late or self._running.has_shared_tails or self._tables.is_windowed:
             return 1
-        if self._order_may_change():
+        if self._running.searches or self._order_may_change():
             return 1
         most = self._running.batch.steps_to_next_end()
         for policy in self._changing:

@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 
 from core.plan import BlockCopy, StepPlan
-from core.request import Sequence
+from core.request import Request, Sequence
 from engine.batch import BatchInput, BatchItem, build_batch
+from engine.beams import BeamSearches
 from engine.kv_cache import PagedKV
 from engine.model import Decoder
 from engine.sampling import sample
@@ -46,10 +47,11 @@ class NearTie(NamedTuple):
 
 
 class StepOutput(NamedTuple):
-    """New tokens by the sequence's rank, and the ranks that end by themselves."""
+    """As in `StepResult`, by the sequence's rank: new tokens, who ends by itself, which beam goes on from which."""
 
     tokens: dict[int, list[int]]
     stopped: frozenset[int]
+    parents: Mapping[int, int]
 
 
 class PreparedStep(NamedTuple):
@@ -86,6 +88,7 @@ class TorchExecutor:
         self.tokens = tokens
         self.num_sampled = 0
         self.near_ties: list[NearTie] = []
+        self.beams = BeamSearches(tokens)
         self._decoder = decoder
         self._kv = kv
         self._sampling = sampling
@@ -107,7 +110,7 @@ class TorchExecutor:
         plan, rows = step
         self._move_blocks(plan)
         if not rows:  # every running request was preempted, and its blocks copied out
-            return StepOutput({}, frozenset())
+            return StepOutput({}, frozenset(), {})
         batch = self._pack(rows)
         if self._shadow is not None:
             self._shadow.write(rows, batch)
@@ -177,10 +180,34 @@ class TorchExecutor:
     # ---- the next tokens ------------------------------------------------------------------------------------------
 
     def _sample(self, rows: SequenceOf[StepRow], logits: Tensor) -> StepOutput:
-        """Draws for every row of `logits`, and for the samples that start from a fresh prompt."""
+        """One token for every row of `logits`, or several where samples start from a fresh prompt."""
+        places: dict[Request, list[int]] = {}
+        drawn = []
+        for place, row in enumerate(rows):
+            request = row.sequence.request
+            (places.setdefault(request, []) if request.is_beam_search else drawn).append(place)
+        if not places:
+            return self._draw(rows, logits)
+        output = self._draw([rows[place] for place in drawn], logits[drawn])
+        parents: dict[int, int] = {}
+        for request, own in places.items():
+            own.sort(key=lambda place: rows[place].sequence.rank)
+            step = self.beams.advance(request, logits[own])
+            output.tokens.update(step.tokens)
+            parents |= step.parents
+            self._note_search(request, step.margin)
+        return StepOutput(output.tokens, output.stopped, parents)
+
+    def _note_search(self, request: Request, margin: float) -> None:
+        self.num_sampled += len(request.live)
+        if margin < NEAR_TIE_LOGITS:
+            position = self.tokens.of(request.live[0]).num_known - 1
+            self.near_ties += [NearTie(request.request_id, beam.index, position) for beam in request.live]
+
+    def _draw(self, rows: SequenceOf[StepRow], logits: Tensor) -> StepOutput:
         draws = [(place, sequence) for place, row in enumerate(rows) for sequence in [row.sequence, *_forked(row)]]
         if not draws:
-            return StepOutput({}, frozenset())
+            return StepOutput({}, frozenset(), {})
         if len(draws) > len(rows):
             logits = logits[torch.tensor([place for place, _ in draws], device=logits.device)]
         tokens = [self.tokens.of(sequence) for _, sequence in draws]
@@ -195,7 +222,18 @@ class TorchExecutor:
         for place in torch.nonzero(sampled.margins < NEAR_TIE_LOGITS).flatten().tolist():
             sequence = draws[place][1]
             self.near_ties.append(NearTie(sequence.request.request_id, sequence.index, tokens[place].num_known))
+        self._score(draws, tokens, logits, sampled.token_ids)
         return self._append([sequence for _, sequence in draws], tokens, sampled.token_ids.tolist())
+
+    def _score(
+        self, draws: SequenceOf[tuple[int, Sequence]], tokens: SequenceOf[SequenceTokens], logits: Tensor, drawn: Tensor
+    ) -> None:
+        """Adds the log probability of each token to its sample's, where there are others to compare with."""
+        places = [place for place, (_, sequence) in enumerate(draws) if sequence.request.num_samples > 1]
+        if places:
+            log_probabilities = logits[places].double().log_softmax(dim=-1).gather(1, drawn[places][:, None])
+            for place, value in zip(places, log_probabilities.flatten().tolist(), strict=True):
+                tokens[place].score += value
 
     def _append(
         self, sequences: SequenceOf[Sequence], tokens: SequenceOf[SequenceTokens], sampled: SequenceOf[int]
@@ -208,7 +246,7 @@ class TorchExecutor:
                 new[sequence.rank] = [token]
                 if self.tokens.output.stops(token):
                     stopped.append(sequence.rank)
-        return StepOutput(new, frozenset(stopped))
+        return StepOutput(new, frozenset(stopped), {})
 
 
 def _block_copies(moves: Mapping[int, int]) -> list[BlockCopy]:

@@ -117,14 +117,16 @@ class EngineLoop:
 
     def _run_step(self, step: PreparedStep) -> None:
         plan = step.plan
-        tokens, stopped = self._executor.run(step)
+        output = self._executor.run(step)
         reading_ps = self._clock.read_ps()
         duration_ps = max(1, reading_ps - self._mark_ps)
         self._mark_ps = reading_ps
         self._inputs_log.ran(plan.step, plan.start_ps, duration_ps)
+        if output.parents:
+            self._inputs_log.forked(plan.step, output.parents)
         end_ps = plan.start_ps + duration_ps
         self._take_inputs(end_ps)
-        for request in self._scheduler.commit(plan, StepResult((duration_ps,), tokens, stopped)):
+        for request in self._scheduler.commit(plan, StepResult((duration_ps,), *output)):
             if request.num_produced_tokens < request.num_output_tokens * request.num_samples:
                 self._inputs_log.stopped(request.request_id, request.num_produced_tokens)
             self._source.on_done(request, end_ps)

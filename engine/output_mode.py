@@ -33,6 +33,11 @@ class ForcedTokens(OutputMode):
     """The recorded outputs, so that the next turn of a session finds the KV of its prompt."""
 
     def forced(self, request: Request, source: PromptTokens) -> np.ndarray:
+        if request.is_beam_search:
+            raise InputError(
+                f"engine.output=forced_tokens: request {request.request_id} is a beam search, which finds its own"
+                " tokens; use forced_length"
+            )
         recorded = source.recorded_output_tokens(request.request_id)
         if recorded is None or len(recorded) < request.num_output_tokens:
             found = "none" if recorded is None else len(recorded)
@@ -60,7 +65,7 @@ class EndOfSequence(OutputMode):
         self._eos_ids = eos_ids
 
     def forced(self, request: Request, source: PromptTokens) -> None:
-        if request.num_samples > 1:
+        if request.num_samples > 1 or request.is_beam_search:
             raise InputError(
                 f"engine.output=eos: request {request.request_id} has {request.num_samples} samples, which may not end"
                 " apart; use forced_length"

@@ -124,9 +124,9 @@ class Shadow:
 
     def _hashes_of(self, row: StepRow) -> np.ndarray:
         key = (row.sequence.request.request_id, row.sequence.index)
-        if key not in self._hashes:
-            self._hashes[key] = _PrefixHashes()
-        return self._hashes[key].of(row.tokens)
+        if key not in self._hashes or self._hashes[key].tokens is not row.tokens:  # else a beam with another's text
+            self._hashes[key] = _PrefixHashes(row.tokens)
+        return self._hashes[key].of_known()
 
 
 class _Origins:
@@ -169,12 +169,13 @@ class _Origins:
 class _PrefixHashes:
     """64-bit hashes of a sequence's prefixes: sums, modulo 2^64, of one scrambled word for each (position, token)."""
 
-    def __init__(self) -> None:
+    def __init__(self, tokens: SequenceTokens) -> None:
+        self.tokens = tokens
         self._hashes = np.empty(0, dtype=np.int64)
 
-    def of(self, tokens: SequenceTokens) -> np.ndarray:
+    def of_known(self) -> np.ndarray:
         """int64 [num_known]; computed for new tokens only."""
-        num_hashed = len(self._hashes)
+        tokens, num_hashed = self.tokens, len(self._hashes)
         if num_hashed < tokens.num_known:
             new = tokens.known[num_hashed:].astype(np.uint64)
             words = _scramble(new + _scramble(np.arange(num_hashed, tokens.num_known, dtype=np.uint64)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from typing import Protocol
 
 import numpy as np
@@ -30,6 +31,7 @@ class SequenceTokens:
         self._ids = np.empty(len(prompt) + num_output_tokens, dtype=np.int64)
         self._ids[: len(prompt)] = prompt
         self._forced = forced
+        self.score = 0.0  # log probability of the outputs; kept where a request has several samples
 
     @property
     def known(self) -> np.ndarray:
@@ -44,6 +46,11 @@ class SequenceTokens:
     def num_outputs(self) -> int:
         return self.num_known - self.num_prompt
 
+    def copy(self) -> SequenceTokens:
+        other = copy(self)
+        other._ids = self._ids.copy()
+        return other
+
     def append(self, sampled: int) -> int:
         """Appends the next output, which is the sampled token unless outputs are forced, and returns it."""
         token = sampled if self._forced is None else int(self._forced[self.num_outputs])
@@ -53,7 +60,7 @@ class SequenceTokens:
 
 
 class TokenStore:
-    """Tokens by (request id, sample), made when a sequence first runs. A preempted one keeps its outputs."""
+    """Tokens by (request id, sample), made when a sequence first runs. Preempted ones keep their outputs."""
 
     def __init__(self, source: PromptTokens, output: OutputMode, max_positions: int) -> None:
         self.output = output
@@ -65,9 +72,18 @@ class TokenStore:
         """The sequence's tokens. Raises InputError if its request does not fit model, trace or output mode."""
         key = (sequence.request.request_id, sequence.index)
         tokens = self._tokens.get(key)
-        if tokens is None:
+        if tokens is None or tokens.num_outputs > sequence.num_outputs:  # else a beam search that begins again
             tokens = self._tokens[key] = self._begin(sequence.request)
         return tokens
+
+    def fork(self, parent: Sequence, sequence: Sequence) -> None:
+        """From here on `sequence` has the text of `parent`, another sample of its request."""
+        self._tokens[sequence.request.request_id, sequence.index] = self.of(parent).copy()
+
+    def ranked(self, request: Request) -> list[int]:
+        """Its samples by the log probability of their outputs, best first: best-of, or the beams of a search."""
+        scores = [self._tokens[request.request_id, index].score for index in range(request.num_samples)]
+        return sorted(range(request.num_samples), key=lambda index: -scores[index])
 
     def outputs(self, request_id: int, index: int = 0) -> list[int]:
         """What was produced so far for one sample; empty if it never ran."""

@@ -169,6 +169,8 @@ class EngineSession:
             "clock": settings.clock,
             "num_sampled": executor.num_sampled,
             "num_near_ties": executor.num_near_ties,
+            "num_beam_steps": executor.beams.num_steps,
+            "num_beam_drops": executor.beams.num_drops,
             "shadow_checked": dict(shadow.num_checked) if shadow else None,
             "probe_s": median(reading.duration_ps for reading in readings) / PS_PER_S if readings else None,
         }

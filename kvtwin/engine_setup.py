@@ -77,6 +77,10 @@ def load_engine_setup(
             "engine.output=eos: under scheduler.async_scheduling=true a step is decided before the last one's token"
             " shows an end, which a replay cannot repeat; expected forced_length or forced_tokens"
         )
+    if config.trace.beam_width is not None and config.engine.temperature:
+        raise InputError(
+            "engine.temperature: a beam search takes the most likely texts; expected 0, or no trace.beam_width"
+        )
     if mode == "forced_tokens":
         experiment = experiment.with_recorded_outputs()
     tokens = TraceTokens(experiment.trace, loaded.codec.encode_corpus(corpus_text()), shape.vocab_size)

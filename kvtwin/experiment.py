@@ -97,6 +97,10 @@ def load_experiment(
     assert isinstance(resolved, dict)
     if config.pool.prefix_index == PrefixIndex.RADIX.value and config.preemption.get("mode") == "swap":
         raise InputError("preemption.mode=swap: pool.prefix_index=radix cannot swap; expected recompute")
+    if config.trace.num_samples is not None and config.trace.beam_width is not None:
+        raise InputError(
+            "trace.num_samples, trace.beam_width: the samples of a search are its beams; expected one of both"
+        )
     given = policies or {}
     chosen = {
         group: checked_policy(given[group], group, base) if group in given else bind_policy(config[group], group, base)
@@ -114,6 +118,8 @@ def load_experiment(
             max_model_len,
             config.trace.max_new_tokens,
             outputs_as_recorded,
+            config.trace.num_samples,
+            config.trace.beam_width,
         ),
         scheduler=SchedulerConfig(
             max_num_seqs=config.scheduler.max_num_seqs,

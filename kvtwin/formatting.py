@@ -60,6 +60,7 @@ _LABELS = {
     "saturated_share_ratio": "Share of the pool under full load",
     "saturated_num_running": "Running under full load",
     "num_moved_blocks": "Moved blocks",
+    "sharing_saved_ratio": "KV saved by sharing",
 }
 
 

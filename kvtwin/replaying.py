@@ -25,6 +25,7 @@ from kvtwin.comparison import Lockstep
 from kvtwin.experiment import load_experiment
 from kvtwin.failures import tell_failure
 from kvtwin.store import Run, read_run
+from sim.beam_model import RecordedBeams
 from sim.recorded_cost import RecordedCost
 from sim.simulation import run_simulation
 
@@ -68,7 +69,8 @@ def replay(run: Run, log: DecisionLog) -> None:
     if experiment.trace.sha256 != run.summary["trace"]["sha256"]:
         raise InputError(f"{run.folder}: the trace has changed since the run")
     scheduler = experiment.build(log)
-    run_simulation(experiment.source(inputs.num_output_tokens), scheduler, RecordedCost(inputs.durations_ps))
+    source, cost = experiment.source(inputs.num_output_tokens), RecordedCost(inputs.durations_ps)
+    run_simulation(source, scheduler, cost, RecordedBeams(inputs.parents))
     _check_arrivals(inputs, requests_of(scheduler))
 
 

@@ -18,6 +18,7 @@ from kvtwin.experiment import Experiment, load_experiment
 from kvtwin.memory_plan import SizingOptions, group_block_bytes, pool_bytes
 from kvtwin.progress import progress_bar
 from kvtwin.summary import Cost, RunRecords, collect_records
+from sim.beam_model import RandomBeams
 from sim.cost_model import CostModel, StepWork
 from sim.linear_cost import LinearCost
 from sim.simulation import run_simulation
@@ -114,10 +115,11 @@ def simulate_records(experiment: Experiment, cost: CostModel) -> RunRecords:
     wall_s, cpu_s = time.perf_counter(), time.process_time()
     scheduler = experiment.build(experiment.new_log())
     done = scheduler.recorder.done
+    beams = RandomBeams(experiment.config["beams"]["drop_ratio"], experiment.seed)
     with progress_bar("sim", experiment.trace.num_requests) as progress, DeferredInterrupt() as interrupt:
         watched = WatchedCost(cost, interrupt, lambda: progress.show(len(done)))
         try:
-            run_simulation(experiment.source(), scheduler, watched)
+            run_simulation(experiment.source(), scheduler, watched, beams)
         except Stopped:
             scheduler.recorder.forget_steps_not_run()
     spent = Cost(time.perf_counter() - wall_s, time.process_time() - cpu_s)

@@ -187,6 +187,7 @@ def _metrics(
             num_costly_evictions=None if attribution is None else attribution.num_costly,
             counts_orphans=scheduler.tables.pool.index.is_linked and not scheduler.tables.eviction_is_prefix_closed,
             waste=WasteColumns.of(steps),
+            num_shared_references=steps["num_shared_references"],
             num_waiting=steps["num_waiting"],
             num_running=steps["num_running"],
             slo=Slo(slo["ttft_s"], slo["tpot_s"]) if has_slo else None,

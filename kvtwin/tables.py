@@ -38,6 +38,7 @@ _KEY_FIGURES = (
     "waste_total_ratio.time_mean",
     "waste_total_ratio.peak",
     "num_moved_blocks",
+    "sharing_saved_ratio",
     "evictable_ratio.time_mean",
     "evictable_ratio.min",
     "num_evictions",

@@ -7,6 +7,7 @@ import simpy
 from core.plan import StepPlan, StepResult
 from core.scheduler import Scheduler
 from core.source import Input
+from sim.beam_model import NO_DROPS, BeamModel
 from sim.cluster import Replica
 from sim.executor import CostExecutor
 
@@ -18,8 +19,10 @@ class AsyncReplica(Replica):
     ends it with the step that runs, and has the next one decided as of when that step began.
     """
 
-    def __init__(self, env: simpy.Environment, scheduler: Scheduler, executor: CostExecutor) -> None:
-        super().__init__(env, scheduler, executor)
+    def __init__(
+        self, env: simpy.Environment, scheduler: Scheduler, executor: CostExecutor, beams: BeamModel = NO_DROPS
+    ) -> None:
+        super().__init__(env, scheduler, executor, beams)
         self._next: StepPlan | None = None
         self._has_decided = False  # about what follows the running plan; it may have been nothing
 

@@ -12,6 +12,7 @@ from core.plan import StepPlan, StepResult
 from core.request import Request
 from core.scheduler import Scheduler
 from core.source import Input, InputKind, RequestSource
+from sim.beam_model import NO_DROPS, BeamModel
 from sim.executor import CostExecutor
 
 
@@ -32,10 +33,13 @@ class Replica:
     steps that have begun, so that decisions are those of single steps.
     """
 
-    def __init__(self, env: simpy.Environment, scheduler: Scheduler, executor: CostExecutor) -> None:
+    def __init__(
+        self, env: simpy.Environment, scheduler: Scheduler, executor: CostExecutor, beams: BeamModel = NO_DROPS
+    ) -> None:
         self._env = env
         self._scheduler = scheduler
         self._executor = executor
+        self._beams = beams
         self._plan: StepPlan | None = None  # in flight
         self._alarm: simpy.Event | None = None  # the event that will wake it; others are stale
         self.on_done: Callable[[list[Request]], None] = lambda requests: None
@@ -75,7 +79,8 @@ class Replica:
         self._alarm = None
         if self._plan is not None:
             plan, self._plan = self._plan, None
-            done = self._scheduler.commit(plan, StepResult(self._executor.collect()))
+            parents = self._beams.parents(plan) if plan.searches else {}
+            done = self._scheduler.commit(plan, StepResult(self._executor.collect(), parents=parents))
             if done:
                 self.on_done(done)
         self._begin_step()

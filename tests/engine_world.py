@@ -27,6 +27,7 @@ from engine.shadow import Shadow
 from engine.tokens import PromptTokens, TokenStore
 from engine.weights import random_weights
 from kvtwin.prompt_tokens import TraceTokens, corpus_text
+from sim.beam_model import RecordedBeams
 from sim.recorded_cost import RecordedCost
 from sim.simulation import run_simulation
 from traces.replay import Arrivals, ReplayConfig, TraceSource
@@ -77,6 +78,7 @@ class EngineSetup:
     sampling: Sampling = field(default_factory=Sampling)
     arrivals: Arrivals = Arrivals.RECORDED
     concurrency: int = 1
+    beam_width: int | None = None
     max_model_len: int | None = None
     clock: Callable[[], EngineClock] = jittery_clock
     decoder: Callable[[], Decoder] = tiny_decoder
@@ -92,7 +94,13 @@ class EngineSetup:
         return scheduler
 
     def source(self, trace: Trace, num_output_tokens: dict[int, int] | None = None) -> TraceSource:
-        config = ReplayConfig(self.settings.block_size, self.arrivals, self.concurrency, self.max_model_len)
+        config = ReplayConfig(
+            self.settings.block_size,
+            self.arrivals,
+            self.concurrency,
+            self.max_model_len,
+            beam_width=self.beam_width,
+        )
         return TraceSource(trace, config, num_output_tokens)
 
 
@@ -146,7 +154,8 @@ def run_trace(trace: Trace, setup: EngineSetup) -> EngineResult:
 def repeat_in_simulator(trace: Trace, setup: EngineSetup, inputs: RecordedInputs, spans: bool = True) -> Scheduler:
     """Replays a recorded engine run in the simulator."""
     scheduler = setup.scheduler(spans)
-    run_simulation(setup.source(trace, inputs.num_output_tokens), scheduler, RecordedCost(inputs.durations_ps))
+    source, cost = setup.source(trace, inputs.num_output_tokens), RecordedCost(inputs.durations_ps)
+    run_simulation(source, scheduler, cost, RecordedBeams(inputs.parents))
     return scheduler
 
 

@@ -36,6 +36,8 @@ class ReplayConfig:
     max_model_len: int | None = None  # a row with more tokens than that is rejected
     max_new_tokens: int | None = None  # what every client allows, or its row's output where that is more; None: that
     outputs_as_recorded: bool = True  # False: the model makes up its own outputs, which nobody else shares
+    num_samples: int | None = None  # of every request; None: its row's
+    beam_width: int | None = None  # every request is a beam search of that width; None: none is
 
 
 class TraceSource(RequestSource):
@@ -137,6 +139,9 @@ class TraceSource(RequestSource):
             request.priority = int(trace.priority[row])
         if trace.num_samples is not None:
             request.num_samples = int(trace.num_samples[row])
+        request.num_samples = self._config.num_samples or request.num_samples
+        if self._config.beam_width is not None:
+            request.num_samples, request.is_beam_search = self._config.beam_width, True
         if trace.tenant is not None:
             request.tenant = int(trace.tenant[row])
         request.session_id = row if self._session_ids is None else self._session_ids[row]

@@ -10,7 +10,8 @@ did equal work: a case in which ours produced other tokens or took less than 0.9
 The peers, each in an environment of its own: `pip install ai-dynamo==1.4.0 ai-dynamo-runtime==1.4.0` for
 `--dynamo-python`, `pip install libcachesim==0.3.5` for `--libcachesim-python`. An absent one is left out. How many
 steps Dynamo takes, and a linear cost like its own, is looked up in results/sim_speed_dynamo.json; `--observe` learns
-it anew (tens of seconds a case). Results of the cases that ran go into results/sim_speed.json.
+it anew (tens of seconds a case). Results of the cases that ran go into results/sim_speed.json, a chart of
+those with a Dynamo beside them into docs/sim-speed.svg.
 """
 
 from __future__ import annotations
@@ -28,16 +29,20 @@ from statistics import median
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
-from speed.cases import CASES, DYNAMO, OURS, ReplayCase, Result, Tools
-from speed.contender import ROOT, CannotMeasure
+from speed.cases import REPLAYS, ReplayCase
+from speed.chart import svg
+from speed.contender import DYNAMO, OURS, ROOT, CannotMeasure, Result, Tools
+from speed.screen import phases, table
+from speed.streams import STREAMS, StreamCase
 
+CASES: tuple[ReplayCase | StreamCase, ...] = (*REPLAYS, *STREAMS)
 RESULT = Path(__file__).parent / "results" / "sim_speed.json"
-COLUMNS = ("case", "", "CPU s", "ratio", "process", "RSS MB", "requests/s", "steps", "preempted", "tokens", "hits")
+CHART = ROOT / "docs" / "sim-speed.svg"
+DRAWN = ("light", "saturated", "pressure", "caching", "mooncake_512_lru", "mooncake_16_lru")
 TIMES = ("cpu_s", "load_s", "run_s", "metrics_s", "process_cpu_s", "peak_rss_bytes")
 
 
-def measured(case: ReplayCase, tools: Tools, num_rounds: int) -> dict[str, Result]:
+def measured(case: ReplayCase | StreamCase, tools: Tools, num_rounds: int) -> dict[str, Result]:
     """The median of each time, by contender; everything else is the same in all rounds."""
     contenders = case.contenders(tools)
     rounds: dict[str, list[Result]] = {name: [] for name in contenders}
@@ -50,38 +55,6 @@ def measured(case: ReplayCase, tools: Tools, num_rounds: int) -> dict[str, Resul
 def _medians(results: list[Result]) -> Result:
     times = {key: round(median(result[key] for result in results), 4) for key in TIMES if key in results[0]}
     return results[0] | times | {"cpu_s_of_rounds": [round(result["cpu_s"], 4) for result in results]}
-
-
-def table(cases: dict[str, dict[str, Result]]) -> Table:
-    """A row a contender."""
-    shown = Table(box=None, pad_edge=False)
-    for name in COLUMNS:
-        shown.add_column(name, justify="left" if name in ("case", "") else "right", no_wrap=True)
-    for case, results in cases.items():
-        for name, result in results.items():
-            ratio = result["cpu_s"] / results[DYNAMO]["cpu_s"] if name == OURS and DYNAMO in results else None
-            shown.add_row(
-                case if name == OURS else "",
-                name,
-                f"{result['cpu_s']:.3f}",
-                "" if ratio is None else f"{ratio:.2f}x",
-                f"{result['process_cpu_s']:.2f}",
-                f"{result['peak_rss_bytes'] / 1e6:.0f}",
-                f"{result['num_requests'] / result['cpu_s']:,.0f}",
-                *(_count(result[key]) for key in ("num_steps", "num_preemptions", "output_tokens")),
-                "" if result["hit_ratio"] is None else f"{result['hit_ratio']:.3f}",
-            )
-    return shown
-
-
-def _count(number: int | None) -> str:
-    return "?" if number is None else f"{number:,}"
-
-
-def phases(result: Result) -> str:
-    """Where our own time goes."""
-    parts = (f"{name} {result[key]:.3f}" for name, key in (("load", "load_s"), ("run", "run_s")))
-    return f"{', '.join(parts)}, metrics {result['metrics_s']:.3f} s; {result['num_plans']:,} plans"
 
 
 def machine() -> dict[str, Any]:
@@ -97,13 +70,17 @@ def machine() -> dict[str, Any]:
 
 
 def keep(results: dict[str, dict[str, Result]], num_rounds: int) -> None:
-    """Puts the cases that ran into the file beside those of earlier."""
+    """Puts the cases that ran into the file beside those of earlier, and draws those with a Dynamo beside them."""
     known = json.loads(RESULT.read_text()) if RESULT.exists() else {}
     about = machine() | {"num_rounds": num_rounds}
     known |= {name: {"about": about, "results": found} for name, found in results.items()}
     unfinished = RESULT.with_suffix(".tmp")
     unfinished.write_text(json.dumps(known, indent=1) + "\n")
     unfinished.replace(RESULT)
+    kept = {case.name: (case.title, known[case.name]["results"]) for case in REPLAYS if case.name in known}
+    drawn = {name: kept[name] for name in DRAWN if DYNAMO in kept.get(name, ("", {}))[1]}
+    if drawn:
+        CHART.write_text(svg(drawn))
 
 
 def parsed() -> argparse.Namespace:

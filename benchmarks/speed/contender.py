@@ -10,10 +10,22 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 ROOT = Path(__file__).parents[2]
+OURS, DYNAMO, LIBCACHESIM = "kvtwin", "dynamo", "libcachesim"
+Result = dict[str, Any]
 
 
 class CannotMeasure(Exception):
     """A case has no result; the message says why."""
+
+
+class Tools(NamedTuple):
+    """The Python programs that have each simulator, None where it is not installed; and folders of traces."""
+
+    ours: str
+    dynamo: str | None
+    libcachesim: str | None
+    scratch: Path
+    public: Path
 
 
 class Said(NamedTuple):

@@ -1,0 +1,41 @@
+"""The cases in which a peer ran, as pairs of bars in one SVG: shorter is faster."""
+
+from __future__ import annotations
+
+from xml.sax.saxutils import escape
+
+from speed.contender import OURS, Result
+from speed.screen import ratio_to_peer
+
+WIDTH, LEFT, RIGHT, ROW, BAR, TOP = 720, 190, 150, 46, 14, 40  # pixels
+OUR_COLOR, PEER_COLOR, INK = "#f97316", "#94a3b8", "#334155"
+
+
+def svg(cases: dict[str, tuple[str, dict[str, Result]]]) -> str:
+    """`cases` are titles and results by name; bars are CPU-seconds on one linear axis."""
+    most_s = max(result["cpu_s"] for _, results in cases.values() for result in results.values())
+    height = TOP + len(cases) * ROW + 8
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" font-family="sans-serif">',
+        f'<rect width="{WIDTH}" height="{height}" fill="#ffffff"/>',
+        _text(12, 22, "CPU-seconds of all threads, from trace file to metrics (shorter is faster)", size=13),
+    ]
+    for place, (title, results) in enumerate(cases.values()):
+        y = TOP + place * ROW
+        parts.append(_text(LEFT - 10, y + BAR + 6, title, "end"))
+        for line, (name, result) in enumerate(results.items()):
+            width = result["cpu_s"] / most_s * (WIDTH - LEFT - RIGHT)
+            top, color = y + line * (BAR + 3), OUR_COLOR if name == OURS else PEER_COLOR
+            parts.append(f'<rect x="{LEFT}" y="{top}" width="{width:.1f}" height="{BAR}" rx="2" fill="{color}"/>')
+            parts.append(_text(LEFT + width + 6, top + BAR - 3, _told(name, result, results), size=11))
+    return "\n".join([*parts, "</svg>", ""])
+
+
+def _told(name: str, result: Result, results: dict[str, Result]) -> str:
+    ratio = ratio_to_peer(results)
+    compared = f" ({ratio:.2f}x)" if name == OURS and ratio is not None else ""
+    return f"{name} {result['cpu_s']:.2f} s{compared}"
+
+
+def _text(x: float, y: float, text: str, anchor: str = "start", size: int = 12) -> str:
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" font-size="{size}" fill="{INK}">{escape(text)}</text>'

@@ -1,0 +1,48 @@
+"""The results as a table, a row a contender."""
+
+from __future__ import annotations
+
+from rich.table import Table
+
+from speed.contender import OURS, Result
+
+COLUMNS = ("case", "", "CPU s", "ratio", "process", "RSS MB", "requests/s", "steps", "preempted", "tokens", "hits")
+COUNTS = ("num_steps", "num_preemptions", "output_tokens")
+
+
+def table(cases: dict[str, dict[str, Result]]) -> Table:
+    """`ratio` is our CPU time to the peer's; an empty field is what a contender does not tell."""
+    shown = Table(box=None, pad_edge=False)
+    for name in COLUMNS:
+        shown.add_column(name, justify="left" if name in ("case", "") else "right", no_wrap=True)
+    for case, results in cases.items():
+        ratio = ratio_to_peer(results)
+        for name, result in results.items():
+            shown.add_row(
+                case if name == OURS else "",
+                name,
+                f"{result['cpu_s']:.3f}",
+                f"{ratio:.2f}x" if ratio is not None and name == OURS else "",
+                f"{result['process_cpu_s']:.2f}",
+                f"{result['peak_rss_bytes'] / 1e6:.0f}",
+                f"{result['num_requests'] / result['cpu_s']:,.0f}",
+                *(_number(result.get(key), ",") for key in COUNTS),
+                _number(result["hit_ratio"], ".3f"),
+            )
+    return shown
+
+
+def ratio_to_peer(results: dict[str, Result]) -> float | None:
+    """Our CPU-seconds to the peer's; None where there is no peer."""
+    peers = [result for name, result in results.items() if name != OURS]
+    return float(results[OURS]["cpu_s"] / peers[0]["cpu_s"]) if peers else None
+
+
+def _number(value: float | None, form: str) -> str:
+    return "" if value is None else f"{value:{form}}"
+
+
+def phases(result: Result) -> str:
+    """Where our own time goes."""
+    shown = {"load": "load_s", "run": "run_s", "metrics": "metrics_s"}
+    return ", ".join(f"{name} {result[key]:.3f} s" for name, key in shown.items() if key in result)

@@ -10,8 +10,8 @@ did equal work: a case in which ours produced other tokens or took less than 0.9
 The peers, each in an environment of its own: `pip install ai-dynamo==1.4.0 ai-dynamo-runtime==1.4.0` for
 `--dynamo-python`, `pip install libcachesim==0.3.5` for `--libcachesim-python`. An absent one is left out. How many
 steps Dynamo takes, and a linear cost like its own, is looked up in results/sim_speed_dynamo.json; `--observe` learns
-it anew (tens of seconds a case). Results of the cases that ran go into results/sim_speed.json, a chart of
-those with a Dynamo beside them into docs/sim-speed.svg.
+it anew (tens of seconds a case). Results of the cases that ran go into results/sim_speed.json, with a table
+(sim_speed.md) and a chart of the main ones beside Dynamo (docs/sim-speed.svg).
 """
 
 from __future__ import annotations
@@ -32,13 +32,18 @@ from rich.console import Console
 from speed.cases import REPLAYS, ReplayCase
 from speed.chart import svg
 from speed.contender import DYNAMO, OURS, ROOT, CannotMeasure, Result, Tools
-from speed.screen import phases, table
+from speed.screen import markdown, phases, table
 from speed.streams import STREAMS, StreamCase
 
 CASES: tuple[ReplayCase | StreamCase, ...] = (*REPLAYS, *STREAMS)
 RESULT = Path(__file__).parent / "results" / "sim_speed.json"
+TABLE = RESULT.with_suffix(".md")
+HEADING = (
+    "Written by `python benchmarks/sim_speed.py`, which says what is measured; when and where is in sim_speed.json.\n"
+)
 CHART = ROOT / "docs" / "sim-speed.svg"
-DRAWN = ("light", "saturated", "pressure", "caching", "mooncake_512_lru", "mooncake_16_lru")
+QUICK = ("light", "saturated", "pressure", "caching")
+DRAWN = (*QUICK, "mooncake_512_lru", "mooncake_16_lru")
 TIMES = ("cpu_s", "load_s", "run_s", "metrics_s", "process_cpu_s", "peak_rss_bytes")
 
 
@@ -70,23 +75,37 @@ def machine() -> dict[str, Any]:
 
 
 def keep(results: dict[str, dict[str, Result]], num_rounds: int) -> None:
-    """Puts the cases that ran into the file beside those of earlier, and draws those with a Dynamo beside them."""
+    """Puts the cases that ran into the file beside those of earlier; tells and draws all that are known."""
     known = json.loads(RESULT.read_text()) if RESULT.exists() else {}
     about = machine() | {"num_rounds": num_rounds}
     known |= {name: {"about": about, "results": found} for name, found in results.items()}
-    unfinished = RESULT.with_suffix(".tmp")
-    unfinished.write_text(json.dumps(known, indent=1) + "\n")
-    unfinished.replace(RESULT)
-    kept = {case.name: (case.title, known[case.name]["results"]) for case in REPLAYS if case.name in known}
-    drawn = {name: kept[name] for name in DRAWN if DYNAMO in kept.get(name, ("", {}))[1]}
+    put(RESULT, json.dumps(known, indent=1) + "\n")
+    cases = {case.name: known[case.name]["results"] for case in CASES if case.name in known}
+    put(TABLE, f"{HEADING}\n{markdown(cases)}")
+    titles = {case.name: case.title for case in CASES}
+    drawn = {titles[name]: cases[name] for name in DRAWN if DYNAMO in cases.get(name, {})}
     if drawn:
-        CHART.write_text(svg(drawn))
+        put(CHART, svg(drawn))
+
+
+def put(path: Path, text: str) -> None:
+    """Whole or not at all."""
+    unfinished = path.with_suffix(".tmp")
+    unfinished.write_text(text, encoding="utf-8")
+    unfinished.replace(path)
 
 
 def parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     names = [case.name for case in CASES]
-    parser.add_argument("--case", nargs="+", choices=names, default=names, metavar="NAME", help=", ".join(names))
+    parser.add_argument(
+        "--case",
+        nargs="+",
+        choices=names,
+        default=QUICK,
+        metavar="NAME",
+        help=f"of {', '.join(names)}; default: {', '.join(QUICK)}",
+    )
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--dynamo-python", help="the Python that has ai-dynamo")
     parser.add_argument("--libcachesim-python", help="the Python that has libcachesim")

@@ -138,6 +138,37 @@ def _mooncake() -> list[ReplayCase]:
     return found
 
 
+def _sizes() -> list[ReplayCase]:
+    """What cost may grow with: idle blocks, requests, the batch. Ours has the cost of its model in all of a kind."""
+    pools = [
+        replace(MAIN, name=f"pool_{blocks // 1000}k", title=f"pool of {blocks:,}", num_blocks=blocks, cost_of="light")
+        for blocks in (8_000, 27_000, 200_000)
+    ]
+    requests = [
+        replace(
+            MAIN,
+            name=f"requests_{name}",
+            title=f"{number:,} requests",
+            workload=AzureShaped(number),
+            cost_of="light",
+        )
+        for name, number in (("10k", 10_000), ("100k", 100_000), ("1M", 1_000_000))
+    ]
+    batches = [
+        replace(
+            MAIN,
+            name=f"batch_{num_seqs}",
+            title=f"{num_seqs} sequences",
+            workload=AzureShaped(10_000, all_at_once=True),
+            max_num_seqs=num_seqs,
+            num_blocks=200_000,
+            cost_of="saturated",
+        )
+        for num_seqs in (32, 128, 512)
+    ]
+    return [*pools, *requests, *batches]
+
+
 REPLAYS: tuple[ReplayCase, ...] = (
     MAIN,
     replace(MAIN, name="saturated", title="all at t = 0", workload=AzureShaped(10_000, all_at_once=True)),
@@ -146,24 +177,5 @@ REPLAYS: tuple[ReplayCase, ...] = (
         MAIN, name="caching", title="caching on", workload=AzureShaped(10_000, is_hashed=True), prefix_caching=True
     ),
     *_mooncake(),
-    *(
-        replace(
-            MAIN,
-            name=f"pool_{num_blocks // 1000}k",
-            title=f"pool of {num_blocks:,}",
-            num_blocks=num_blocks,
-            cost_of="light",
-        )
-        for num_blocks in (8_000, 27_000, 200_000)
-    ),
-    *(
-        replace(
-            MAIN,
-            name=f"requests_{name}",
-            title=f"{num_requests:,} requests",
-            workload=AzureShaped(num_requests),
-            cost_of="light",
-        )
-        for name, num_requests in (("10k", 10_000), ("100k", 100_000), ("1M", 1_000_000))
-    ),
+    *_sizes(),
 )

@@ -11,16 +11,16 @@ WIDTH, LEFT, RIGHT, ROW, BAR, TOP = 720, 190, 150, 46, 14, 40  # pixels
 OUR_COLOR, PEER_COLOR, INK = "#f97316", "#94a3b8", "#334155"
 
 
-def svg(cases: dict[str, tuple[str, dict[str, Result]]]) -> str:
-    """`cases` are titles and results by name; bars are CPU-seconds on one linear axis."""
-    most_s = max(result["cpu_s"] for _, results in cases.values() for result in results.values())
+def svg(cases: dict[str, dict[str, Result]]) -> str:
+    """`cases` are results by title; bars are CPU-seconds on one linear axis."""
+    most_s = max(result["cpu_s"] for results in cases.values() for result in results.values())
     height = TOP + len(cases) * ROW + 8
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" font-family="sans-serif">',
         f'<rect width="{WIDTH}" height="{height}" fill="#ffffff"/>',
         _text(12, 22, "CPU-seconds of all threads, from trace file to metrics (shorter is faster)", size=13),
     ]
-    for place, (title, results) in enumerate(cases.values()):
+    for place, (title, results) in enumerate(cases.items()):
         y = TOP + place * ROW
         parts.append(_text(LEFT - 10, y + BAR + 6, title, "end"))
         for line, (name, result) in enumerate(results.items()):

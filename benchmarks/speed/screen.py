@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from rich.table import Table
 
 from speed.contender import OURS, Result
@@ -11,14 +13,27 @@ COUNTS = ("num_steps", "num_preemptions", "output_tokens")
 
 
 def table(cases: dict[str, dict[str, Result]]) -> Table:
-    """`ratio` is our CPU time to the peer's; an empty field is what a contender does not tell."""
+    """For a terminal."""
     shown = Table(box=None, pad_edge=False)
     for name in COLUMNS:
         shown.add_column(name, justify="left" if name in ("case", "") else "right", no_wrap=True)
+    for row in rows(cases):
+        shown.add_row(*row)
+    return shown
+
+
+def markdown(cases: dict[str, dict[str, Result]]) -> str:
+    """The same as a table of Markdown."""
+    sides = ["---" if name in ("case", "") else "---:" for name in COLUMNS]
+    return "".join(f"| {' | '.join(row)} |\n" for row in (COLUMNS, sides, *rows(cases)))
+
+
+def rows(cases: dict[str, dict[str, Result]]) -> Iterator[list[str]]:
+    """`ratio` is our CPU time to the peer's; an empty field is what a contender does not tell."""
     for case, results in cases.items():
         ratio = ratio_to_peer(results)
         for name, result in results.items():
-            shown.add_row(
+            yield [
                 case if name == OURS else "",
                 name,
                 f"{result['cpu_s']:.3f}",
@@ -28,8 +43,7 @@ def table(cases: dict[str, dict[str, Result]]) -> Table:
                 f"{result['num_requests'] / result['cpu_s']:,.0f}",
                 *(_number(result.get(key), ",") for key in COUNTS),
                 _number(result["hit_ratio"], ".3f"),
-            )
-    return shown
+            ]
 
 
 def ratio_to_peer(results: dict[str, Result]) -> float | None:

@@ -27,11 +27,18 @@ class AttentionKernels(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class StepContext:
-    """What all layers of a step share: its batch, the KV memory, and the angles of the batch's positions."""
+    """What all layers of a step share: its batch, the KV memory, and the angles of the batch's positions.
+
+    `window_angles` are those of layers with a window: in most models the same.
+    """
 
     batch: BatchInput
     kv: PagedKV
     angles: Angles
+    window_angles: Angles
+
+    def angles_of(self, place: KVPlace) -> Angles:
+        return self.angles if place.window_tokens is None else self.window_angles
 
 
 class HeadAttention:
@@ -45,46 +52,56 @@ class HeadAttention:
 
     def __call__(self, x: Tensor, step: StepContext) -> Tensor:
         """[num_tokens, hidden] -> [num_tokens, hidden]; writes the step's keys and values, if they are its own."""
-        shape, weights = self._shape, self._weights
+        shape, weights, angles = self._shape, self._weights, step.angles_of(self._place)
         heads = linear(x, weights.qkv, weights.qkv_bias).unflatten(1, (-1, shape.head_dim))
         query, fresh = heads.split((shape.num_heads, heads.shape[1] - shape.num_heads), dim=1)
-        query = rotate(_normed(query, weights.q_norm, shape.norm_eps), step.angles)
+        query = rotate(_normed(query, weights.q_norm, shape.norm_eps), angles)
         k_cache, v_cache = step.kv.key[self._place.index], step.kv.value[self._place.index]
         if self._place.writes:
             key, value = fresh.chunk(2, dim=1)
-            key = rotate(_normed(key, weights.k_norm, shape.norm_eps), step.angles)
+            key = rotate(_normed(key, weights.k_norm, shape.norm_eps), angles)
             slots = step.batch.groups[self._place.group].slot_mapping
             self._kernels.write_kv(key, value, k_cache, v_cache, slots)
-        return linear(self._attend(query, k_cache, v_cache, step.batch).flatten(1), weights.out)
-
-    def _attend(self, query: Tensor, k_cache: Tensor, v_cache: Tensor, batch: BatchInput) -> Tensor:
-        """[num_tokens, num_heads, head_dim] -> the same, decodes first."""
-        scale, window = self._shape.head_dim**-0.5, self._place.window_tokens
-        tables, num_decodes = batch.groups[self._place.group], batch.num_decodes
-        parts = []
-        if num_decodes:
-            lengths = batch.decode_num_kv_tokens
-            parts.append(
-                self._kernels.decode_attention(
-                    query[:num_decodes], k_cache, v_cache, tables.decode_block_tables, lengths, scale, window
-                )
-            )
-        if batch.num_prefills:
-            parts.append(
-                self._kernels.prefill_attention(
-                    query[num_decodes:],
-                    k_cache,
-                    v_cache,
-                    tables.prefill_block_tables,
-                    batch.prefill_query_start,
-                    batch.prefill_num_kv_tokens,
-                    scale,
-                    window,
-                )
-            )
-        return parts[0] if len(parts) == 1 else torch.cat(parts)
+        mixed = paged_attention(self._kernels, query, k_cache, v_cache, step, self._place, shape.scale)
+        return linear(mixed.flatten(1), weights.out)
 
 
 def _normed(heads: Tensor, weight: Tensor | None, eps: float) -> Tensor:
     """Each head's RMSNorm, in models that have one (Qwen3, Gemma 3)."""
     return heads if weight is None else rms_norm(heads, weight.shape, weight, eps)
+
+
+def paged_attention(
+    kernels: AttentionKernels,
+    query: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    step: StepContext,
+    place: KVPlace,
+    scale: float,
+) -> Tensor:
+    """Decode rows by the one kernel, prefill rows by the other: [num_tokens, num_heads, head_dim] -> the same."""
+    batch, window = step.batch, place.window_tokens
+    tables, num_decodes = batch.groups[place.group], batch.num_decodes
+    parts = []
+    if num_decodes:
+        num_kv = batch.decode_num_kv_tokens
+        parts.append(
+            kernels.decode_attention(
+                query[:num_decodes], k_cache, v_cache, tables.decode_block_tables, num_kv, scale, window
+            )
+        )
+    if batch.num_prefills:
+        parts.append(
+            kernels.prefill_attention(
+                query[num_decodes:],
+                k_cache,
+                v_cache,
+                tables.prefill_block_tables,
+                batch.prefill_query_start,
+                batch.prefill_num_kv_tokens,
+                scale,
+                window,
+            )
+        )
+    return parts[0] if len(parts) == 1 else torch.cat(parts)

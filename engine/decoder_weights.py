@@ -24,6 +24,26 @@ class HeadWeights:
 
 
 @dataclass(frozen=True, slots=True)
+class LatentWeights:
+    """Multi-head latent attention (MLA); rows with position in the half-split RoPE order.
+
+    query: [num_heads (head_dim + rope_dim), hidden], or from the queries' latent: query_down [query_latent_dim,
+    hidden], query_norm [query_latent_dim]; kv_down: [latent_dim + rope_dim, hidden]; kv_norm: [latent_dim];
+    key_up: [num_heads, head_dim, latent_dim]; value_up: [num_heads, value_dim, latent_dim];
+    out: [hidden, num_heads value_dim].
+    """
+
+    query: Tensor
+    kv_down: Tensor
+    kv_norm: Tensor
+    key_up: Tensor
+    value_up: Tensor
+    out: Tensor
+    query_down: Tensor | None = None
+    query_norm: Tensor | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class GatedWeights:
     """gate_up: [2 intermediate, hidden]; down: [hidden, intermediate]."""
 
@@ -32,13 +52,24 @@ class GatedWeights:
 
 
 @dataclass(frozen=True, slots=True)
+class ExpertWeights:
+    """router: [num_experts, hidden]; `shared` is one MLP as wide as all shared experts together."""
+
+    router: Tensor
+    experts: tuple[GatedWeights, ...]
+    shared: GatedWeights | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class LayerWeights:
-    """attn_norm, mlp_norm: [hidden]."""
+    """attn_norm, mlp_norm: [hidden], before attention and MLP; attn_post_norm, mlp_post_norm likewise, after them."""
 
     attn_norm: Tensor
-    attention: HeadWeights
+    attention: HeadWeights | LatentWeights
     mlp_norm: Tensor
-    mlp: GatedWeights
+    mlp: GatedWeights | ExpertWeights
+    attn_post_norm: Tensor | None = None
+    mlp_post_norm: Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
-"""The paged KV memory: one preallocated pool of keys and one of values, on the device or in host memory.
+"""The paged KV memory: preallocated pools of keys and values, or of latents, on the device or in host memory.
 
-All KV groups draw on it. A block holds `block_size` tokens of the layers of one group, whichever has it.
+All KV groups draw on one. A block holds `block_size` tokens of the layers of one group, whichever has it.
 """
 
 from collections.abc import Sequence
@@ -15,28 +15,40 @@ from kernels.reference import copy_blocks, gather_blocks, scatter_blocks
 
 @dataclass(frozen=True, slots=True)
 class PagedKV:
-    """Keys and values of a group's layers: [num_block_layers, num_blocks, block_size, num_kv_heads, head_dim] each."""
+    """Tensors [num_block_layers, num_blocks, block_size, ...]: keys and values [.., num_kv_heads, head_dim] each, or
+    for MLA one tensor of latents [.., latent_dim + rope_dim].
+    """
 
-    key: Tensor
-    value: Tensor
+    tensors: tuple[Tensor, ...]
+
+    @property
+    def key(self) -> Tensor:
+        return self.tensors[0]
+
+    @property
+    def value(self) -> Tensor:
+        return self.tensors[1]
+
+    @property
+    def latent(self) -> Tensor:
+        return self.tensors[0]
 
     @property
     def block_size(self) -> int:
-        return self.key.shape[2]
+        return self.tensors[0].shape[2]
 
     @property
     def num_bytes(self) -> int:
-        return self.key.nbytes + self.value.nbytes
+        return sum(tensor.nbytes for tensor in self.tensors)
 
     def copy_blocks(self, sources: Sequence[int], targets: Sequence[int]) -> None:
         """Copy whole blocks inside the pool (copy-on-write); all sources are read before a target is written."""
-        source_ids, target_ids = _ids(sources, self.key), _ids(targets, self.key)
-        copy_blocks(self.key, source_ids, target_ids)
-        copy_blocks(self.value, source_ids, target_ids)
+        for tensor in self.tensors:
+            copy_blocks(tensor, _ids(sources, tensor), _ids(targets, tensor))
 
     def move_blocks(self, blocks: Sequence[int], other: "PagedKV", other_blocks: Sequence[int]) -> None:
         """Copy whole blocks into another pool of the same geometry: swap out to the host, or back in."""
-        for source, target in ((self.key, other.key), (self.value, other.value)):
+        for source, target in zip(self.tensors, other.tensors, strict=True):
             contents = gather_blocks(source, _ids(blocks, source)).to(target.device)
             scatter_blocks(target, _ids(other_blocks, target), contents)
 
@@ -50,19 +62,18 @@ def allocate_kv(
     first_block_id: int = 0,
 ) -> PagedKV:
     """A zeroed pool for the block ids first_block_id … first_block_id + num_blocks − 1; lower ids are never used."""
-    pool_shape = (
-        shape.num_block_layers,
-        num_blocks + first_block_id,
-        block_size,
-        shape.num_kv_heads,
-        shape.head_dim,
+    pool_shape = (shape.num_block_layers, num_blocks + first_block_id, block_size)
+    return PagedKV(
+        tuple(
+            torch.zeros((*pool_shape, *token_shape), dtype=dtype, device=device)
+            for token_shape in shape.kv_token_shapes
+        )
     )
-    return PagedKV(*(torch.zeros(pool_shape, dtype=dtype, device=device) for _ in range(2)))
 
 
 def kv_block_bytes(shape: DecoderShape, block_size: int, dtype: torch.dtype) -> int:
-    """Bytes of one block: keys and values of the layers of the largest KV group."""
-    return 2 * shape.num_block_layers * block_size * shape.num_kv_heads * shape.head_dim * dtype.itemsize
+    """Bytes of one block: what the layers of the largest KV group cache."""
+    return shape.num_block_layers * block_size * shape.kv_elements_per_layer_token * dtype.itemsize
 
 
 def _ids(blocks: Sequence[int], cache: Tensor) -> Tensor:

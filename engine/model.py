@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
-from torch.nn.functional import linear, rms_norm, silu
+from torch.nn.functional import linear, rms_norm
 
 from engine.attention import AttentionKernels, HeadAttention, StepContext
 from engine.batch import BatchInput
-from engine.decoder_shape import DecoderShape
-from engine.decoder_weights import DecoderWeights, GatedWeights
+from engine.decoder_shape import DecoderShape, KVPlace
+from engine.decoder_weights import DecoderWeights, LayerWeights
 from engine.kv_cache import PagedKV
-from engine.rope import rope_angles
+from engine.latent_attention import LatentAttention
+from engine.mlp import GatedMLP, Mixture
+from engine.rope import Angles, rope_angles
 from kernels import reference
+
+
+class _Layer(NamedTuple):
+    weights: LayerWeights
+    attend: Callable[[Tensor, StepContext], Tensor]
+    mlp: Callable[[Tensor], Tensor]
 
 
 class Decoder:
@@ -21,11 +32,12 @@ class Decoder:
     def __init__(self, shape: DecoderShape, weights: DecoderWeights, kernels: AttentionKernels = reference) -> None:
         self.shape = shape
         self.weights = weights
-        self._attentions = [
-            HeadAttention(shape, layer.attention, place, kernels)
-            for layer, place in zip(weights.layers, shape.kv_places(), strict=True)
+        self._layers = [
+            _Layer(layer, _attention(shape, layer, place, kernels), _mlp(shape, layer, index))
+            for index, (layer, place) in enumerate(zip(weights.layers, shape.kv_places(), strict=True))
         ]
-        self._angles = rope_angles(shape.rope_base, shape.head_dim, shape.max_positions, weights.embedding.device)
+        self._angles = _angles(shape, self.device)
+        self._window_angles = _window_angles(shape, self.device) or self._angles
 
     @property
     def dtype(self) -> torch.dtype:
@@ -38,17 +50,44 @@ class Decoder:
     @torch.inference_mode()
     def forward(self, batch: BatchInput, kv: PagedKV) -> Tensor:
         """Compute the batch, write its keys and values into `kv`; returns fp32 logits [num_sampled, vocab_size]."""
-        hidden, eps = (self.shape.hidden,), self.shape.norm_eps
-        step = StepContext(batch, kv, self._angles.at(batch.positions))
+        step = self._step(batch, kv)
         x = self.weights.embedding[batch.token_ids]
-        for attend, layer in zip(self._attentions, self.weights.layers, strict=True):
-            x = x + attend(rms_norm(x, hidden, layer.attn_norm, eps), step)
-            x = x + gated_mlp(rms_norm(x, hidden, layer.mlp_norm, eps), layer.mlp)
-        sampled = rms_norm(x[batch.sample_rows], hidden, self.weights.final_norm, eps)
+        if self.shape.embedding_scale != 1:
+            x = x * torch.tensor(self.shape.embedding_scale, dtype=x.dtype)  # rounded as the weights are (Gemma)
+        for weights, attend, mlp in self._layers:
+            x = x + self._normed(attend(self._normed(x, weights.attn_norm), step), weights.attn_post_norm)
+            x = x + self._normed(mlp(self._normed(x, weights.mlp_norm)), weights.mlp_post_norm)
+        sampled = self._normed(x[batch.sample_rows], self.weights.final_norm)
         return linear(sampled, self.weights.head).float()
 
+    def _step(self, batch: BatchInput, kv: PagedKV) -> StepContext:
+        angles = self._angles.at(batch.positions)
+        is_same = self._window_angles is self._angles
+        return StepContext(batch, kv, angles, angles if is_same else self._window_angles.at(batch.positions))
 
-def gated_mlp(x: Tensor, weights: GatedWeights) -> Tensor:
-    """SwiGLU: [num_tokens, hidden] -> [num_tokens, hidden]."""
-    gate, up = linear(x, weights.gate_up).chunk(2, dim=-1)
-    return linear(silu(gate) * up, weights.down)
+    def _normed(self, x: Tensor, weight: Tensor | None) -> Tensor:
+        return x if weight is None else rms_norm(x, (self.shape.hidden,), weight, self.shape.norm_eps)
+
+
+def _attention(
+    shape: DecoderShape, layer: LayerWeights, place: KVPlace, kernels: AttentionKernels
+) -> HeadAttention | LatentAttention:
+    if shape.latent is not None:
+        return LatentAttention(shape, shape.latent, layer.attention, place, kernels)
+    return HeadAttention(shape, layer.attention, place, kernels)
+
+
+def _mlp(shape: DecoderShape, layer: LayerWeights, index: int) -> GatedMLP | Mixture:
+    experts = shape.experts if shape.has_experts(index) else None
+    return GatedMLP(shape, layer.mlp) if experts is None else Mixture(shape, experts, layer.mlp)
+
+
+def _angles(shape: DecoderShape, device: torch.device) -> Angles:
+    return rope_angles(shape.rope_base, shape.rotated_dim, shape.max_positions, device, shape.rope_scaling)
+
+
+def _window_angles(shape: DecoderShape, device: torch.device) -> Angles | None:
+    """Of layers with a window, where they have a base of their own."""
+    if shape.window_rope_base is None:
+        return None
+    return rope_angles(shape.window_rope_base, shape.rotated_dim, shape.max_positions, device)

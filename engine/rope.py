@@ -7,6 +7,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from engine.rope_scaling import RopeScaling, rope_frequencies
+
 
 class Angles(NamedTuple):
     """cos and sin of rotation angles, fp32 [num_positions, rotated_dim / 2]."""
@@ -19,16 +21,18 @@ class Angles(NamedTuple):
         return Angles(self.cos[positions].unsqueeze(1), self.sin[positions].unsqueeze(1))
 
 
-def rope_angles(base: float, rotated_dim: int, num_positions: int, device: torch.device) -> Angles:
+def rope_angles(
+    base: float, rotated_dim: int, num_positions: int, device: torch.device, scaling: RopeScaling | None = None
+) -> Angles:
     """Of positions 0 … num_positions - 1; fp64 inside, so that far positions keep their phase."""
-    exponents = torch.arange(0, rotated_dim, 2, dtype=torch.float64) / rotated_dim
-    positions = torch.arange(num_positions, dtype=torch.float64)
-    angles = torch.outer(positions, base**-exponents)
-    return Angles(angles.cos().float().to(device), angles.sin().float().to(device))
+    frequencies = torch.tensor(rope_frequencies(base, rotated_dim, scaling), dtype=torch.float64)
+    angles = torch.outer(torch.arange(num_positions, dtype=torch.float64), frequencies)
+    factor = 1.0 if scaling is None else scaling.attention_factor
+    return Angles((angles.cos() * factor).float().to(device), (angles.sin() * factor).float().to(device))
 
 
 def rotate(heads: Tensor, angles: Angles) -> Tensor:
-    """Half-split RoPE of [num_tokens, num_heads, head_dim]: dimension i pairs with i + head_dim / 2."""
+    """Half-split RoPE of [num_tokens, num_heads, rotated_dim]: dimension i pairs with i + rotated_dim / 2."""
     low, high = heads.float().chunk(2, dim=-1)
     cos, sin = angles
     return torch.cat([low * cos - high * sin, high * cos + low * sin], dim=-1).to(heads.dtype)

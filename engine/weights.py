@@ -18,6 +18,7 @@ from torch import Tensor
 from core.errors import InputError
 from engine.decoder_shape import DecoderShape
 from engine.decoder_weights import DecoderWeights, GatedWeights, HeadWeights, LayerWeights
+from engine.random_layers import RandomLayers
 
 WEIGHTS_FILE = "model.safetensors"
 TOKENIZER_FILE = "tokenizer.json"
@@ -36,44 +37,14 @@ def random_weights(
     The same values, rounded, for every dtype. The final norm has both signs: with tied embeddings a positive one
     would make each token predict itself.
     """
-    generator = torch.Generator().manual_seed(seed)
-
-    def normal(*dims: int, spread: float) -> Tensor:
-        return (torch.randn(dims, generator=generator) * spread).to(dtype).to(device)
-
-    def projection(num_out: int, num_in: int) -> Tensor:
-        return normal(num_out, num_in, spread=num_in**-0.5)
-
-    def norm(width: int) -> Tensor:
-        return 1 + normal(width, spread=0.1)
-
-    def attention(writes: bool) -> HeadWeights:
-        query_rows = shape.num_heads * shape.head_dim
-        rows = query_rows + 2 * shape.num_kv_heads * shape.head_dim * writes
-        return HeadWeights(
-            qkv=projection(rows, shape.hidden),
-            out=projection(shape.hidden, query_rows),
-            qkv_bias=normal(rows, spread=0.5) if shape.qkv_bias else None,
-            q_norm=norm(shape.head_dim) if shape.qk_norm else None,
-            k_norm=norm(shape.head_dim) if shape.qk_norm and writes else None,
-        )
-
-    def layer(index: int) -> LayerWeights:
-        return LayerWeights(
-            attn_norm=norm(shape.hidden),
-            attention=attention(index < shape.num_kv_layers),
-            mlp_norm=norm(shape.hidden),
-            mlp=GatedWeights(
-                projection(2 * shape.intermediate, shape.hidden), projection(shape.hidden, shape.intermediate)
-            ),
-        )
-
-    embedding = normal(shape.vocab_size, shape.hidden, spread=_LOGIT_SPREAD * shape.hidden**-0.5)
+    draw = RandomLayers(shape, torch.Generator().manual_seed(seed), dtype, device)
+    spread = _LOGIT_SPREAD * shape.hidden**-0.5
+    embedding = draw.normal(shape.vocab_size, shape.hidden, spread=spread)
     return DecoderWeights(
         embedding=embedding,
-        layers=tuple(layer(index) for index in range(shape.num_layers)),
-        final_norm=normal(shape.hidden, spread=1.0),
-        head=embedding if shape.tied else normal(*embedding.shape, spread=_LOGIT_SPREAD * shape.hidden**-0.5),
+        layers=tuple(draw.layer(index) for index in range(shape.num_layers)),
+        final_norm=draw.normal(shape.hidden, spread=1.0),
+        head=embedding if shape.tied else draw.normal(*embedding.shape, spread=spread),
     )
 
 

@@ -14,13 +14,13 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class DenseLayer:
-    """tensors by role: q, k, v, o, gate, up, down [out, in], attn_norm, mlp_norm; where there are any: q_bias,
-    k_bias, v_bias, q_norm, k_norm. A layer without k and v attends to those of the layer `reads`.
-    """
+    """tensors by role, linear ones [out, in]. A layer without keys and values attends to those of layer `reads`."""
 
     tensors: dict[str, Tensor]
     window_tokens: int | None
     reads: int
+    rope_base: float
+    num_active_experts: int = 0
 
 
 @dataclass(frozen=True)
@@ -31,21 +31,31 @@ class DenseModel:
     head: Tensor
     num_heads: int
     num_kv_heads: int
-    rope_base: float
     norm_eps: float
+    has_gelu: bool = False
+    embedding_scale: float = 1.0
 
 
 def dense_logits(model: DenseModel, token_ids: list[int]) -> Tensor:
     """Logits [num_tokens, vocab_size] of one sequence."""
-    x = model.embedding[torch.tensor(token_ids)]
+    x = model.embedding[torch.tensor(token_ids)] * model.embedding_scale
     kept: dict[int, tuple[Tensor, Tensor]] = {}
     for index, layer in enumerate(model.layers):
-        y = normalised(x, layer.tensors["attn_norm"], model.norm_eps)
+        weight = layer.tensors
+        y = normalised(x, weight["attn_norm"], model.norm_eps)
         if layer.reads == index:
-            kept[index] = keys_and_values(model, layer, y)
-        x = x + attention(model, layer, y, *kept[layer.reads])
-        x = x + mlp(layer, normalised(x, layer.tensors["mlp_norm"], model.norm_eps))
+            kept[index] = (latent_keys_and_values if "kv_norm" in weight else keys_and_values)(model, layer, y)
+        x = x + post_normed(model, weight, "attn", attention(model, layer, y, *kept[layer.reads]))
+        y = normalised(x, weight["mlp_norm"], model.norm_eps)
+        x = x + post_normed(
+            model, weight, "mlp", mixture(model, layer, y) if "router" in weight else mlp(model, weight, y)
+        )
     return normalised(x, model.final_norm, model.norm_eps) @ model.head.T
+
+
+def post_normed(model: DenseModel, weight: dict[str, Tensor], part: str, x: Tensor) -> Tensor:
+    name = f"{part}_post_norm"
+    return normalised(x, weight[name], model.norm_eps) if name in weight else x
 
 
 def greedy_tokens(model: DenseModel, prompt: list[int], num_outputs: int) -> tuple[list[int], float]:
@@ -63,16 +73,35 @@ def keys_and_values(model: DenseModel, layer: DenseLayer, x: Tensor) -> tuple[Te
     key = heads(layer, x, "k", model.num_kv_heads)
     if "k_norm" in layer.tensors:
         key = normalised(key, layer.tensors["k_norm"], model.norm_eps)
-    return turned(key, model.rope_base), heads(layer, x, "v", model.num_kv_heads)
+    return turned(key, layer.rope_base), heads(layer, x, "v", model.num_kv_heads)
+
+
+def latent_keys_and_values(model: DenseModel, layer: DenseLayer, x: Tensor) -> tuple[Tensor, Tensor]:
+    """MLA as its paper defines it: every head's own key and value, from the latent; the turned part is of all heads."""
+    weight = layer.tensors
+    latent = normalised(x @ weight["latent"].T, weight["kv_norm"], model.norm_eps)
+    turned_part = turned(x @ weight["k_turned"].T, layer.rope_base)
+    keys = [torch.cat([latent @ up.T, turned_part], dim=-1) for up in weight["key_up"]]
+    return torch.stack(keys), torch.stack([latent @ up.T for up in weight["value_up"]])
+
+
+def queries(model: DenseModel, layer: DenseLayer, x: Tensor) -> Tensor:
+    """[num_heads, num_tokens, head_dim], turned: of MLA the part that has a position."""
+    weight = layer.tensors
+    if "q_down" in weight:
+        x = normalised(x @ weight["q_down"].T, weight["q_down_norm"], model.norm_eps)
+    query = heads(layer, x, "q", model.num_heads)
+    if "q_norm" in weight:
+        query = normalised(query, weight["q_norm"], model.norm_eps)
+    if "k_turned" not in weight:
+        return turned(query, layer.rope_base)
+    num_turned = len(weight["k_turned"])
+    return torch.cat([query[..., :-num_turned], turned(query[..., -num_turned:], layer.rope_base)], dim=-1)
 
 
 def attention(model: DenseModel, layer: DenseLayer, x: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    query = heads(layer, x, "q", model.num_heads)
-    if "q_norm" in layer.tensors:
-        query = normalised(query, layer.tensors["q_norm"], model.norm_eps)
-    query = turned(query, model.rope_base)
-    visible, group = mask(len(x), layer.window_tokens), model.num_heads // model.num_kv_heads
-    mixed = []
+    query, visible = queries(model, layer, x), mask(len(x), layer.window_tokens)
+    group, mixed = model.num_heads // len(key), []
     for head in range(model.num_heads):
         scores = query[head] @ key[head // group].T / math.sqrt(query.shape[-1])
         mixed.append(torch.softmax(scores.masked_fill(~visible, -math.inf), dim=-1) @ value[head // group])
@@ -93,9 +122,27 @@ def heads(layer: DenseLayer, x: Tensor, name: str, num_heads: int) -> Tensor:
     return torch.stack(projected.chunk(num_heads, dim=-1))
 
 
-def mlp(layer: DenseLayer, x: Tensor) -> Tensor:
-    gate = x @ layer.tensors["gate"].T
-    return (gate / (1 + torch.exp(-gate)) * (x @ layer.tensors["up"].T)) @ layer.tensors["down"].T
+def mlp(model: DenseModel, weight: dict[str, Tensor], x: Tensor, prefix: str = "") -> Tensor:
+    gate = x @ weight[f"{prefix}gate"].T
+    if model.has_gelu:
+        active = gate / 2 * (1 + torch.tanh(math.sqrt(2 / math.pi) * (gate + 0.044715 * gate**3)))
+    else:
+        active = gate / (1 + torch.exp(-gate))
+    return (active * (x @ weight[f"{prefix}up"].T)) @ weight[f"{prefix}down"].T
+
+
+def mixture(model: DenseModel, layer: DenseLayer, x: Tensor) -> Tensor:
+    """Token by token: the best experts by their shares, which are made to sum to one, and the shared ones."""
+    rows = []
+    for row in x:
+        logits = layer.tensors["router"] @ row
+        best = logits.topk(layer.num_active_experts).indices.tolist()
+        shares = torch.softmax(logits[best], dim=0)
+        mixed = sum(
+            share * mlp(model, layer.tensors, row, f"expert{e}.") for share, e in zip(shares, best, strict=True)
+        )
+        rows.append(mixed + mlp(model, layer.tensors, row, "shared.") if "shared.gate" in layer.tensors else mixed)
+    return torch.stack(rows)
 
 
 def turned(vectors: Tensor, base: float) -> Tensor:

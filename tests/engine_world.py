@@ -138,8 +138,8 @@ def run_trace(trace: Trace, setup: EngineSetup) -> EngineResult:
         for num_blocks in (settings.num_blocks, settings.host_blocks)
     )
     for memory in (kv, host_kv):
-        memory.key.fill_(torch.nan)
-        memory.value.fill_(torch.nan)
+        for tensor in memory.tensors:
+            tensor.fill_(torch.nan)
     prompts = setup.tokens or TraceTokens(trace, corpus_bytes(), decoder.shape.vocab_size)
     tokens = TokenStore(prompts, setup.output, decoder.shape.max_positions)
     windows = tuple(group.window_tokens for group in settings.groups)

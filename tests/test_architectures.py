@@ -32,8 +32,8 @@ def test_random_steps_of_mixed_sequences_equal_the_dense_model(name):
     blocks = draw.sample(range(1, 250), 249)
     tables = [[[blocks.pop() for _ in range(8)] for _ in shape.kv_groups()] for _ in sequences]
     kv = allocate_kv(shape, 250, BLOCK_SIZE, torch.float32, "cpu")
-    kv.key.fill_(torch.nan)
-    kv.value.fill_(torch.nan)
+    for tensor in kv.tensors:
+        tensor.fill_(torch.nan)
     computed = [0] * len(sequences)
     while any(done < len(tokens) for done, tokens in zip(computed, sequences, strict=True)):
         unfinished = [i for i, tokens in enumerate(sequences) if computed[i] < len(tokens)]

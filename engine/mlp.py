@@ -1,0 +1,55 @@
+"""The MLP of a layer: one gated, or a mixture of gated experts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.nn.functional import gelu, linear, silu
+
+from engine.decoder_shape import DecoderShape, ExpertShape
+from engine.decoder_weights import ExpertWeights, GatedWeights
+
+Activation = Callable[[Tensor], Tensor]
+
+
+def _gelu_tanh(x: Tensor) -> Tensor:
+    return gelu(x, approximate="tanh")
+
+
+ACTIVATIONS: dict[str, Activation] = {"silu": silu, "gelu_tanh": _gelu_tanh}
+
+
+class GatedMLP:
+    """down(activation(gate x) * up x): [num_tokens, hidden] -> [num_tokens, hidden]."""
+
+    def __init__(self, shape: DecoderShape, weights: GatedWeights) -> None:
+        self._activation = ACTIVATIONS[shape.activation]
+        self._weights = weights
+
+    def __call__(self, x: Tensor) -> Tensor:
+        gate, up = linear(x, self._weights.gate_up).chunk(2, dim=-1)
+        return linear(self._activation(gate) * up, self._weights.down)
+
+
+class Mixture:
+    """A token's best experts, each weighted by the router; a loop over the experts that any token chose."""
+
+    def __init__(self, shape: DecoderShape, experts: ExpertShape, weights: ExpertWeights) -> None:
+        self._shape = experts
+        self._router = weights.router
+        self._experts = [GatedMLP(shape, expert) for expert in weights.experts]
+        self._shared = None if weights.shared is None else GatedMLP(shape, weights.shared)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """[num_tokens, hidden] -> [num_tokens, hidden]"""
+        share, chosen = linear(x, self._router).float().softmax(dim=-1).topk(self._shape.num_active, dim=-1)
+        if self._shape.renormalised:
+            share = share / share.sum(dim=-1, keepdim=True)
+        share = (share * self._shape.scale).to(x.dtype)
+        mixed = torch.zeros_like(x) if self._shared is None else self._shared(x)
+        for number in chosen.unique().tolist():
+            rows, ranks = (chosen == number).nonzero(as_tuple=True)
+            mixed.index_add_(0, rows, self._experts[number](x[rows]) * share[rows, ranks, None])
+        return mixed

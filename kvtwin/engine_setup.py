@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from itertools import cycle, islice
 
 import torch
 from omegaconf import DictConfig
 
 from core.errors import InputError
 from core.model_shape import ModelShape
-from engine.decoder_shape import DecoderShape
 from engine.kv_cache import kv_block_bytes
 from engine.model import Decoder
 from engine.output_mode import EndOfSequence, ForcedLength, ForcedTokens, OutputMode
@@ -20,6 +18,7 @@ from engine.smollm2 import find_smollm2_135m
 from engine.tokenizer import BPECodec, ByteCodec, TextCodec
 from engine.weights import TOKENIZER_FILE, load_weights, random_weights
 from kvtwin.binding import PolicyFactory, instantiate_one
+from kvtwin.decoder_shapes import decoder_shape_of
 from kvtwin.experiment import Experiment, load_experiment
 from kvtwin.prompt_tokens import TraceTokens, corpus_text
 from traces.schema import Trace
@@ -108,7 +107,7 @@ def load_model(config: DictConfig, shape: ModelShape) -> LoadedModel:
     if config.engine.weights == "real":
         hint = f"fetch them: kvtwin model fetch {shape.name}" if find else f"known for {', '.join(REAL_WEIGHTS)}"
         raise InputError(f"engine.weights=real: no weights of {shape.name} at hand; {hint}")
-    decoder_shape = _decoder_shape(shape)
+    decoder_shape = decoder_shape_of(shape)
     weights = random_weights(decoder_shape, config.seed, dtype, device)
     origin = f"random weights, seed {config.seed}"
     notice = f"{origin}: the words mean nothing, the work is that of {shape.name}"
@@ -124,41 +123,6 @@ def _device(name: str) -> str:
     except (RuntimeError, AssertionError):  # AssertionError: torch was built without CUDA
         raise InputError(f"engine.device={name}: torch has no such device here; expected auto, cpu or cuda") from None
     return name
-
-
-def _decoder_shape(shape: ModelShape) -> DecoderShape:
-    """The decoder that the engine builds for this shape; raises InputError, naming what is lacking, for other kinds."""
-    lacking = {
-        "latent attention": shape.latent_dim,
-        "experts": shape.num_experts,
-        "an MLP without gate": shape.num_mlp_matrices != 3,
-        "other than two norms a layer": shape.num_norm_vectors != 2,
-        "parameters beyond a Llama-family decoder's": shape.extra_parameters,
-    }
-    missing = [feature for feature, is_there in lacking.items() if is_there]
-    if missing:
-        raise InputError(f"model={shape.name}: the engine has no decoder with {', '.join(missing)}")
-    return DecoderShape(
-        shape.num_layers,
-        shape.hidden,
-        shape.num_heads,
-        shape.num_kv_heads,
-        shape.head_dim,
-        shape.intermediate,
-        shape.vocab_size,
-        shape.max_context_tokens,
-        tied=shape.tied_embeddings,
-        layer_windows=_layer_windows(shape),
-        num_shared_layers=shape.num_shared_layers,
-        qkv_bias=shape.qkv_bias,
-        qk_norm=shape.qk_norm,
-    )
-
-
-def _layer_windows(shape: ModelShape) -> tuple[int | None, ...]:
-    """Of all layers: those that share another's cache take up the pattern of those that have one, from its start."""
-    windows = shape.kv_layer_windows
-    return windows + tuple(islice(cycle(windows), shape.num_shared_layers))
 
 
 def _output_mode(config: DictConfig, trace: Trace) -> str:

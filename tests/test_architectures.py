@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import cache
 
 import pytest
 import torch
-from architectures import ARCHITECTURES, decoder, dense
+from architectures import ARCHITECTURES, GQA, decoder, dense
 from dense_architectures import dense_logits, greedy_tokens
 from engine_world import EngineResult, EngineSetup, assert_lockstep, corpus_bytes, run_trace
+from shapes import model as bundled_model
 from world import Settings, trace_of
 
 from core.decision_log import Event
+from core.model_shape import ModelShape
 from engine.batch import BatchItem, build_batch
 from engine.executor import NEAR_TIE_LOGITS
-from engine.kv_cache import allocate_kv
+from engine.kv_cache import allocate_kv, kv_block_bytes
+from engine.model import Decoder
+from engine.weights import random_weights
+from kvtwin.decoder_shapes import decoder_shape_of, model_shape_of
+from kvtwin.memory_plan import SizingOptions, group_block_bytes
 from kvtwin.prompt_tokens import TraceTokens
 from traces.schema import Trace
 
@@ -99,3 +105,69 @@ def test_greedy_tokens_are_the_dense_models_and_the_simulator_decides_the_same(n
     assert run.num_of(Event.PREEMPT) > 0
     assert (run.num_of(Event.SWAP_IN) > 0) == (mode == "swap")
     assert_lockstep(shared_prefix_trace(), setup, run)
+
+
+# ---- memory ---------------------------------------------------------------------------------------------------------
+
+
+def num_elements(part) -> int:
+    """Numbers in the tensors of a dataclass of dataclasses."""
+    if isinstance(part, torch.Tensor):
+        return part.numel()
+    if isinstance(part, tuple):
+        return sum(map(num_elements, part))
+    return sum(num_elements(getattr(part, each.name)) for each in fields(part)) if part is not None else 0
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES.keys() - {"two windows"})
+def test_kv_and_weights_take_the_bytes_that_size_says(name):
+    shape = ARCHITECTURES[name]
+    model = model_shape_of(name, shape)
+    kv = allocate_kv(shape, 10, BLOCK_SIZE, torch.bfloat16, "cpu")
+    assert kv.num_bytes == 10 * group_block_bytes(model, SizingOptions(block_size_tokens=BLOCK_SIZE))
+    assert kv_block_bytes(shape, BLOCK_SIZE, torch.bfloat16) * 10 == kv.num_bytes
+    assert shape.num_kv_layers * shape.kv_elements_per_layer_token * 2 == model.kv_bytes_per_token()
+    weights = decoder(name).weights
+    num_unused = shape.num_shared_layers * 2 * shape.num_kv_heads * shape.head_dim * shape.hidden
+    in_head = shape.tied * weights.embedding.numel()
+    assert num_elements(weights) - in_head == model.num_parameters() - num_unused
+
+
+@pytest.mark.parametrize("name", ["gemma3_27b", "gpt_oss_120b", "mistral_7b_v01", "deepseek_v2", "qwen3_30b_a3b"])
+def test_the_bundled_shapes_become_decoders_with_the_same_memory(name):
+    model = replace(bundled_model(name), extra_parameters=0)
+    shape = decoder_shape_of(model)
+    assert shape.kv_groups() == model.kv_groups()
+    assert kv_block_bytes(shape, 16, torch.bfloat16) == group_block_bytes(model, SizingOptions())
+    assert model_shape_of(name, shape) == replace(model, checkpoint_bytes=0)
+
+
+def test_gemma_and_gpt_oss_have_their_windows_where_their_authors_put_them():
+    gemma = decoder_shape_of(bundled_model("gemma3_1b")).windows
+    assert [layer for layer, window in enumerate(gemma) if window is None] == [5, 11, 17, 23]
+    gpt_oss = decoder_shape_of(replace(bundled_model("gpt_oss_20b"), extra_parameters=0)).windows
+    assert gpt_oss == (128, None) * 12
+
+
+def test_layers_that_share_read_the_last_cache_of_their_kind():
+    """Gemma 3n's 30 layers: the last ten read layer 19 where they are full, else layer 18."""
+    model = ModelShape("gemma3n", 30, 2048, 8, 2, 256, 8192, 262_400, 32_768, num_shared_layers=10)
+    shape = decoder_shape_of(replace(model, window_tokens=512, num_window_layers=16))
+    places = shape.kv_places()
+    assert [place.writes for place in places] == [True] * 20 + [False] * 10
+    for layer in range(20, 30):
+        assert places[layer][:3] == places[19 if layer % 5 == 4 else 18][:3]
+
+
+def test_37_window_layers_keep_their_window_on_the_engine():
+    """Ten full and twenty window layers, window 32, blocks of 16, 111 tokens with KV and one more: 7 + 2 + 2 blocks."""
+    shape = replace(GQA, num_layers=30, hidden=16, head_dim=4, intermediate=8, layer_windows=(32, 32, None) * 10)
+    setup = EngineSetup(
+        Settings(40, budget=16, groups=shape.kv_groups(), caching=False),
+        decoder=lambda: Decoder(shape, random_weights(shape, seed=1)),
+    )
+    trace = trace_of([0], [111], [4])
+    run = run_trace(trace, setup)
+    assert [(group.num_layers, group.window_tokens) for group in shape.kv_groups()] == [(10, None), (10, 32), (10, 32)]
+    assert list(run.scheduler.recorder.step_referenced_blocks)[7] == 7 + 2 + 2
+    assert_lockstep(trace, setup, run)

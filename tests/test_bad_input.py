@@ -307,8 +307,8 @@ def test_missing_or_damaged_weights_are_told(refused, tmp_path, monkeypatch, con
         (["engine.device=tpu"], "engine.device=tpu: torch has no such device here; expected auto, cpu or cuda"),
         (["engine.weights=real"], "engine.weights=real: no weights of tiny at hand; known for smollm2_135m"),
         (["engine.pool_bytes=10"], "engine.pool_bytes=10: one block takes"),
-        (["model=opt_13b"], f"model=opt_13b: {NO_DECODER} an MLP without gate, other than two norms"),
-        (["model=deepseek_v2_lite"], f"model=deepseek_v2_lite: {NO_DECODER} latent attention, experts"),
+        (["model=opt_13b"], f"model=opt_13b: {NO_DECODER} an MLP without gate (model.num_mlp_matrices=2), attention"),
+        (["model=gpt_oss_20b"], f"model=gpt_oss_20b: {NO_DECODER} attention sinks, output biases or whatever"),
     ],
 )
 def test_the_engine_refuses_what_it_cannot_run(words, line):

@@ -155,7 +155,7 @@ class TorchExecutor:
         rows = [
             StepRow(
                 sequence,
-                self.tokens.of(sequence),
+                self.tokens.scheduled(sequence),
                 start,
                 num_new,
                 start + num_new == sequence.num_known,

@@ -72,9 +72,18 @@ class TokenStore:
         """The sequence's tokens. Raises InputError if its request does not fit model, trace or output mode."""
         key = (sequence.request.request_id, sequence.index)
         tokens = self._tokens.get(key)
-        if tokens is None or tokens.num_outputs > sequence.num_outputs:  # else a beam search that begins again
+        if tokens is None:
             tokens = self._tokens[key] = self._begin(sequence.request)
         return tokens
+
+    def scheduled(self, sequence: Sequence) -> SequenceTokens:
+        """As `of`, when a step has just been decided: a beam search that begins again forgets its outputs."""
+        tokens, request = self.of(sequence), sequence.request
+        if tokens.num_outputs <= sequence.num_outputs:
+            return tokens
+        for index in range(request.num_samples):
+            self._tokens.pop((request.request_id, index), None)
+        return self.of(sequence)
 
     def fork(self, parent: Sequence, sequence: Sequence) -> None:
         """From here on `sequence` has the text of `parent`, another sample of its request."""

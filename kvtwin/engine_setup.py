@@ -128,7 +128,8 @@ def _device(name: str) -> str:
 def _output_mode(config: DictConfig, trace: Trace) -> str:
     if config.engine.output != "auto":
         return str(config.engine.output)
-    return "forced_tokens" if trace.output_segments is not None else "forced_length"
+    says_its_own = config.trace.num_samples is not None or config.trace.beam_width is not None
+    return "forced_tokens" if trace.output_segments is not None and not says_its_own else "forced_length"
 
 
 def _new_output_mode(mode: str, model_name: str) -> OutputMode:

@@ -23,6 +23,7 @@ from core.plan import StepPlan, StepResult
 from core.request import Outcome, Request
 from core.scheduler import Scheduler
 from core.units import PS_PER_S
+from engine import executor as executor_module
 from engine.beams import best_continuations, placed
 from engine.executor import Sampling
 from engine.output_mode import EndOfSequence, ForcedTokens
@@ -246,6 +247,15 @@ def test_beams_are_those_of_a_dense_search(condition: str) -> None:
         scores = [store.of(request.sequences[index]).score for index in ranked]
         assert scores == pytest.approx([score for score, _ in expected], abs=1e-4)
     assert_lockstep(PROMPTS, setup, run)
+
+
+def test_a_near_tie_is_told_and_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    setup = EngineSetup(ROOMY, beam_width=3)
+    plain = run_trace(PROMPTS, setup)
+    monkeypatch.setattr(executor_module, "NEAR_TIE_LOGITS", 1e9)
+    tied = run_trace(PROMPTS, setup)
+    assert tied.outputs() == plain.outputs()
+    assert tied.executor.num_near_ties == tied.executor.num_sampled == 3 * (14 + 10 + 12)
 
 
 def test_a_search_of_width_one_is_greedy() -> None:

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import signal
 import sys
+from collections.abc import Callable
 from types import FrameType, TracebackType
 
 
 class DeferredInterrupt:
     """While entered, the first SIGINT only sets `requested`; a second one raises KeyboardInterrupt as usual.
 
-    Does nothing outside the main thread, where signals do not arrive, or where SIGINT has a handler of somebody else.
+    `pass_on` is called for each of the two. Does nothing outside the main thread, where signals do not arrive, or where
+    SIGINT has a handler of somebody else.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, pass_on: Callable[[], None] = lambda: None) -> None:
         self.requested = False
+        self._pass_on = pass_on
         self._is_installed = False
 
     def __enter__(self) -> DeferredInterrupt:
@@ -33,6 +36,7 @@ class DeferredInterrupt:
             signal.signal(signal.SIGINT, signal.default_int_handler)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        self._pass_on()
         if self.requested:
             raise KeyboardInterrupt
         self.requested = True

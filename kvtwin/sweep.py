@@ -21,6 +21,7 @@ from kvtwin.failures import tell, tell_failure
 from kvtwin.foreseeing import refuse_unnamed
 from kvtwin.plugins import offer_plugins
 from kvtwin.settings import check_settings
+from kvtwin.trace_shelf import TraceShelf
 
 INTERRUPTED = 130  # exit status after Ctrl-C
 WRITTEN_BY_EVERY_JOB = ("out", "hardware_file")
@@ -49,21 +50,23 @@ class Jobs:
 
     run: Callable[[DictConfig], JobOutcome]
     words: Sequence[str] = ()  # of the command line
+    traces: TraceShelf | None = None  # of jobs that may run side by side; None: one at a time
     outcomes: list[JobOutcome] = field(default_factory=list)
     is_sweep: bool = False
     process_id: int = field(default_factory=os.getpid)
 
-    def take(self, config: DictConfig) -> None:
+    def __call__(self, config: DictConfig) -> None:
         """Ctrl-C, seen by the job or not, ends a whole sweep, and so does a reader that has gone."""
         self.is_sweep = in_sweep()
-        outcome = self._attempt(config)
+        outcome = self.attempt(config)
         self.outcomes.append(outcome)
         if outcome.exit_status == INTERRUPTED:
             raise KeyboardInterrupt
         if outcome.exit_status and os.getpid() != self.process_id:
             raise JobFailed(f"exit status {outcome.exit_status}")
 
-    def _attempt(self, config: DictConfig) -> JobOutcome:
+    def attempt(self, config: DictConfig) -> JobOutcome:
+        """Runs one job; what ends it is told, and shows in the exit status."""
         try:
             check_settings(config)
             if self.is_sweep:
@@ -111,29 +114,48 @@ class SweepGuard(Callback):
                 sys.exit(2)
 
     def on_job_start(self, config: DictConfig, **kwargs: Any) -> None:
-        if self._launcher and _launcher(config) != self._launcher:
-            tell(
-                f"hydra/launcher={_launcher(config)} is set by what the sweep varies, but the sweep already runs with "
-                f"hydra/launcher={self._launcher}; expected it on the command line"
-            )
-            sys.exit(2)
+        if self._launcher:
+            _refuse_other_launcher(config, self._launcher)
+
+
+def refuse_late_launcher(config: DictConfig, sweep: DictConfig) -> None:
+    """Ends the sweep for a job that names another launcher than the one the sweep runs with."""
+    _refuse_other_launcher(config, _launcher(sweep))
+
+
+def _refuse_other_launcher(config: DictConfig, launcher: str) -> None:
+    if _launcher(config) != launcher:
+        tell(
+            f"hydra/launcher={_launcher(config)} is set by what the sweep varies, but the sweep already runs with "
+            f"hydra/launcher={launcher}; expected it on the command line"
+        )
+        sys.exit(2)
 
 
 def _launcher(config: DictConfig) -> str:
     return str(config.hydra.runtime.choices["hydra/launcher"])
 
 
-def run_app(verb: str, args: Sequence[str], run: Callable[[DictConfig], JobOutcome]) -> int:
+def run_app(
+    verb: str,
+    args: Sequence[str],
+    run: Callable[[DictConfig], JobOutcome],
+    traces: TraceShelf | None = None,
+) -> int:
     """Runs one verb, once or as a sweep, and returns the exit status. The working folder is searched for classes.
 
-    Raises InputError for words that Hydra cannot take.
+    Jobs of a sweep run side by side if they take their traces from the shelf `traces`. Those of other verbs measure
+    time, which neighbours would disturb: they run one at a time. Raises InputError for words that Hydra cannot take.
     """
     words = hydra_words(args)
-    jobs = Jobs(run, words)
+    from kvtwin.launcher import offer_launcher  # which knows of Jobs
+
+    jobs = Jobs(run, words, traces)
     offer_plugins()
+    offer_launcher()
     with _command_line(verb, words):
         try:
-            hydra.main(version_base="1.3", config_path="pkg://conf", config_name=verb)(jobs.take)()
+            hydra.main(version_base="1.3", config_path="pkg://conf", config_name=verb)(jobs)()
         except JobFailed:
             return 1  # told in the process of the job
         except KeyboardInterrupt:

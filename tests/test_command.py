@@ -240,7 +240,7 @@ def test_ctrl_c_ends_a_sweep_and_its_whole_rows_are_printed(kvtwin, tmp_path, mo
 
     simulate = sim.simulate_records
     monkeypatch.setattr(sim, "simulate_records", interrupted_in_the_second)
-    finished = kvtwin("sim", "-m", "seed=1,2,3", "trace=file", f"trace.path={trace}")
+    finished = kvtwin("sim", "hydra.launcher.processes=1", "-m", "seed=1,2,3", "trace=file", f"trace.path={trace}")
     assert finished.status == 130
     assert finished.errors == ["kvtwin: interrupted"]
     assert len(runs_so_far) == 2  # the third job never began

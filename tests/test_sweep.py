@@ -6,6 +6,9 @@ from pathlib import Path
 
 import pytest
 from command import Finished, Kvtwin, in_folder, row, summary_of, write_trace
+from omegaconf import DictConfig, OmegaConf
+
+from kvtwin.sweep import SweepGuard
 
 
 @pytest.fixture
@@ -138,9 +141,20 @@ def test_a_launcher_chosen_by_a_swept_experiment_comes_too_late_and_is_refused(k
     (line,) = finished.errors
     assert line == (
         "kvtwin: hydra/launcher=other is set by what the sweep varies, but the sweep already runs with "
-        "hydra/launcher=basic; expected it on the command line"
+        "hydra/launcher=kvtwin; expected it on the command line"
     )
-    assert [summary["seed"] for summary in summaries()] == [1]  # the job before it, whose row is there too
+    assert not Path("runs/sim").exists()
+
+
+def test_under_another_launcher_it_is_refused_when_the_job_comes():
+    def chosen(launcher: str) -> DictConfig:
+        return OmegaConf.create({"out": None, "hydra": {"runtime": {"choices": {"hydra/launcher": launcher}}}})
+
+    guard = SweepGuard()
+    guard.on_multirun_start(chosen("basic"))
+    guard.on_job_start(chosen("basic"))
+    with pytest.raises(SystemExit):
+        guard.on_job_start(chosen("other"))
 
 
 def test_a_launcher_chosen_before_the_sweep_begins_is_taken(kvtwin, own, launchers):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from omegaconf import DictConfig
 
@@ -10,17 +11,19 @@ from kvtwin.paper_figures import check_paper_figures
 from kvtwin.run_folder import run_folder
 from kvtwin.simulating import load_cost, load_simulation, simulate_records
 from kvtwin.sweep import JobOutcome, override_labels, run_app
+from kvtwin.trace_shelf import TraceShelf
 from kvtwin.verbs.finishing import finish, report_writer
 
 
 def run(args: Sequence[str]) -> int:
-    return run_app("sim", args, _job)
+    traces = TraceShelf()
+    return run_app("sim", args, partial(_job, traces), traces)
 
 
-def _job(config: DictConfig) -> JobOutcome:
+def _job(traces: TraceShelf, config: DictConfig) -> JobOutcome:
     write_report = report_writer(config)
     check_paper_figures(config)
-    experiment = load_simulation(config)
+    experiment = load_simulation(config, trace=traces.trace(config.trace))
     cost = load_cost(config)
     with run_folder(experiment.config) as folder:
         records = simulate_records(experiment, cost)

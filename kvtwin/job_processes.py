@@ -1,0 +1,161 @@
+"""Processes that take one job after the other; what comes of the jobs is handed over in the jobs' order."""
+
+from __future__ import annotations
+
+import io
+import multiprocessing
+import signal
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from types import FrameType
+from typing import Any, Generic, TypeVar
+
+from engine.interrupt import DeferredInterrupt
+
+Job = TypeVar("Job")
+Answer = TypeVar("Answer")
+
+# A forked process has what its parent has read. Elsewhere than on Linux forking is not safe, and a copy is sent.
+START_METHOD = "fork" if sys.platform == "linux" else "spawn"
+
+
+@dataclass(frozen=True)
+class Finished(Generic[Answer]):
+    """A job that has ended: its answer (None: its process ended in it) and what it printed."""
+
+    number: int  # from 0
+    answer: Answer | None
+    out: str = ""
+    err: str = ""
+    exit_code: int | None = None  # of a process that ended too early; negative: of the signal
+
+
+@dataclass
+class _Worker:
+    process: multiprocessing.process.BaseProcess
+    connection: Connection
+    number: int = -1  # of the job it runs
+
+
+class JobProcesses(Generic[Job, Answer]):
+    """`num_processes` processes that run `run(job)` for every job, each the next one when it has answered.
+
+    After Ctrl-C no job begins, and those that run are interrupted. A process that dies (killed for memory, a fault in
+    compiled code) takes only its job with it, and a new one takes its place. A context manager: the processes live
+    inside.
+    """
+
+    def __init__(self, run: Callable[[Job], Answer], jobs: Sequence[Job], num_processes: int) -> None:
+        self._run = run
+        self._jobs = jobs
+        self._num_processes = num_processes
+        self._context: Any = multiprocessing.get_context(START_METHOD)  # typeshed's base class has no Process
+        self._interrupt = DeferredInterrupt(self._interrupt_busy)
+        self._num_given = 0
+        self._busy: list[_Worker] = []
+        self._finished: dict[int, Finished[Answer]] = {}
+
+    def __enter__(self) -> JobProcesses[Job, Answer]:
+        self._interrupt.__enter__()
+        for _ in range(min(self._num_processes, len(self._jobs))):
+            self._start()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._interrupt_busy()  # nobody waits for their answers any more
+        for worker in self._busy:
+            _dismiss(worker)
+        self._interrupt.__exit__(*error)
+
+    def results(self, show: Callable[[int], None]) -> Iterator[Finished[Answer]]:
+        """What came of each job, in their order, as soon as it and all before it have ended.
+
+        Fewer than there are jobs after Ctrl-C. `show` is told how many have ended.
+        """
+        num_yielded = 0
+        while self._busy:
+            self._collect()
+            show(num_yielded + len(self._finished))
+            while num_yielded in self._finished:
+                yield self._finished.pop(num_yielded)
+                num_yielded += 1
+
+    def _start(self) -> None:
+        """One process more, with a job."""
+        ours, theirs = self._context.Pipe()
+        inherited = [ours, *(worker.connection for worker in self._busy)] if START_METHOD == "fork" else []
+        process = self._context.Process(target=_serve, args=(self._run, theirs, inherited))
+        process.start()
+        theirs.close()
+        self._give_job(_Worker(process, ours))
+
+    def _give_job(self, worker: _Worker) -> None:
+        worker.number = self._num_given
+        self._num_given += 1
+        worker.connection.send(self._jobs[worker.number])
+        self._busy.append(worker)
+
+    def _collect(self) -> None:
+        """Waits for answers; who gave one gets the next job."""
+        ready = wait([worker.connection for worker in self._busy])
+        for worker in [worker for worker in self._busy if worker.connection in ready]:
+            self._busy.remove(worker)
+            has_more = self._num_given < len(self._jobs) and not self._interrupt.requested
+            try:
+                self._finished[worker.number] = Finished(worker.number, *worker.connection.recv())
+            except EOFError:
+                exit_code = _dismiss(worker)
+                self._finished[worker.number] = Finished(worker.number, None, exit_code=exit_code)
+                if has_more:
+                    self._start()
+                continue
+            if has_more:
+                self._give_job(worker)
+            else:
+                _dismiss(worker)
+
+    def _interrupt_busy(self) -> None:
+        for worker in self._busy:
+            worker.process.terminate()
+
+
+def _dismiss(worker: _Worker) -> int | None:
+    """Closes the connection, which ends the process; returns its exit code."""
+    worker.connection.close()
+    worker.process.join()
+    return worker.process.exitcode
+
+
+def _serve(run: Callable[[Job], Answer], connection: Connection, inherited: Sequence[Connection]) -> None:
+    """What a process does: jobs, until nobody sends any more.
+
+    Ctrl-C in a terminal reaches all processes at once, so it is blocked here; the parent hands it on as SIGTERM, once,
+    to those that have a job.
+    """
+    for other in inherited:  # kept open, they would hide from their owners that the parent has gone
+        other.close()
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    try:
+        while True:
+            job = connection.recv()
+            with redirect_stdout(io.StringIO()) as out, redirect_stderr(io.StringIO()) as err:
+                signal.signal(signal.SIGTERM, _interrupt)
+                answer = run(job)
+                signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            connection.send((answer, out.getvalue(), err.getvalue()))
+    except (EOFError, ConnectionError, KeyboardInterrupt):  # the parent has closed the connection, or gone
+        return
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    """As if SIGINT had come; what there is to say of it the parent has said."""
+    handler = signal.getsignal(signal.SIGINT)
+    with redirect_stderr(io.StringIO()):
+        if callable(handler):
+            handler(signal.SIGINT, frame)

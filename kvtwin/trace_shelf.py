@@ -1,0 +1,55 @@
+"""Traces that several jobs of a sweep replay, read once."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from omegaconf import DictConfig, OmegaConf
+
+from kvtwin.experiment import load_trace
+from traces.schema import Trace
+
+# What is done to a trace once it is read: cheap, and each job's own.
+_AFTER_READING = ("name", "limit", "rate_scale", "length_scale", "arrivals", "concurrency", "max_new_tokens")
+
+
+class TraceShelf:
+    """Keeps the traces that more than one job was announced to read; any other is read, handed over and forgotten.
+
+    Traces are read-only: jobs may share one, and so may processes that are forked when the shelf is filled.
+    """
+
+    def __init__(self) -> None:
+        self._num_readers: Counter[str] = Counter()
+        self._configs: dict[str, DictConfig] = {}
+        self._traces: dict[str, Trace] = {}
+
+    def announce(self, config: DictConfig) -> None:
+        """A job will ask for the trace of this block, `trace`, of its configuration."""
+        key = _key(config)
+        self._num_readers[key] += 1
+        self._configs.setdefault(key, config)
+
+    def fill(self) -> None:
+        """Reads what several jobs will ask for. A trace that cannot be read is left to them, to be told as theirs."""
+        for key, config in self._configs.items():
+            if self._num_readers[key] > 1:
+                try:
+                    self.trace(config)
+                except Exception:
+                    continue
+
+    def trace(self, config: DictConfig) -> Trace:
+        """The trace as it lies in its file, or as its recipe makes it; errors as `load_trace`."""
+        key = _key(config)
+        if key not in self._traces:
+            trace = load_trace(config)
+            if self._num_readers[key] < 2:
+                return trace
+            self._traces[key] = trace
+        return self._traces[key]
+
+
+def _key(config: DictConfig) -> str:
+    read_by = OmegaConf.masked_copy(config, [str(name) for name in config if name not in _AFTER_READING])
+    return OmegaConf.to_yaml(read_by, resolve=True, sort_keys=True)

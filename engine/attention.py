@@ -8,12 +8,13 @@ from typing import Protocol
 
 import torch
 from torch import Tensor
-from torch.nn.functional import linear, rms_norm
 
 from engine.batch import BatchInput
 from engine.decoder_shape import DecoderShape, KVPlace
 from engine.decoder_weights import HeadWeights
 from engine.kv_cache import PagedKV
+from engine.norm import rms_norm
+from engine.projection import projection
 from engine.rope import Angles, rotate
 
 
@@ -47,28 +48,35 @@ class HeadAttention:
     def __init__(self, shape: DecoderShape, weights: HeadWeights, place: KVPlace, kernels: AttentionKernels) -> None:
         self._shape = shape
         self._weights = weights
+        self._qkv = projection(weights.qkv, weights.qkv_bias)
+        self._out = projection(weights.out)
         self._place = place
         self._kernels = kernels
 
     def __call__(self, x: Tensor, step: StepContext) -> Tensor:
         """[num_tokens, hidden] -> [num_tokens, hidden]; writes the step's keys and values, if they are its own."""
-        shape, weights, angles = self._shape, self._weights, step.angles_of(self._place)
-        heads = linear(x, weights.qkv, weights.qkv_bias).unflatten(1, (-1, shape.head_dim))
-        query, fresh = heads.split((shape.num_heads, heads.shape[1] - shape.num_heads), dim=1)
-        query = rotate(_normed(query, weights.q_norm, shape.norm_eps), angles)
+        shape = self._shape
+        heads = self._qkv(x).unflatten(1, (-1, shape.head_dim))
+        num_turned = shape.num_heads + (heads.shape[1] - shape.num_heads) // 2
+        turned = rotate(self._normed(heads[:, :num_turned]), step.angles_of(self._place))
+        query, key = turned.tensor_split((shape.num_heads,), dim=1)
         k_cache, v_cache = step.kv.key[self._place.index], step.kv.value[self._place.index]
         if self._place.writes:
-            key, value = fresh.chunk(2, dim=1)
-            key = rotate(_normed(key, weights.k_norm, shape.norm_eps), angles)
             slots = step.batch.groups[self._place.group].slot_mapping
-            self._kernels.write_kv(key, value, k_cache, v_cache, slots)
+            self._kernels.write_kv(key, heads[:, num_turned:], k_cache, v_cache, slots)
         mixed = paged_attention(self._kernels, query, k_cache, v_cache, step, self._place, shape.scale)
-        return linear(mixed.flatten(1), weights.out)
+        return self._out(mixed.flatten(1))
 
-
-def _normed(heads: Tensor, weight: Tensor | None, eps: float) -> Tensor:
-    """Each head's RMSNorm, in models that have one (Qwen3, Gemma 3)."""
-    return heads if weight is None else rms_norm(heads, weight.shape, weight, eps)
+    def _normed(self, heads: Tensor) -> Tensor:
+        """Queries' and keys' own RMSNorm, in models that have one (Qwen3, Gemma 3)."""
+        weights = self._weights
+        if weights.q_norm is None:
+            return heads
+        query, key = heads.tensor_split((self._shape.num_heads,), dim=1)
+        query = rms_norm(query, weights.q_norm, self._shape.norm_eps)
+        if weights.k_norm is None:  # a layer that reads another's keys
+            return query
+        return torch.cat([query, rms_norm(key, weights.k_norm, self._shape.norm_eps)], dim=1)
 
 
 def paged_attention(

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.nn.functional import linear, rms_norm
 
 from engine.attention import AttentionKernels, StepContext, paged_attention
 from engine.decoder_shape import DecoderShape, KVPlace, LatentShape
 from engine.decoder_weights import LatentWeights
+from engine.norm import rms_norm
+from engine.projection import projection
 from engine.rope import Angles, rotate
 
 
@@ -31,6 +32,10 @@ class LatentAttention:
         self._shape = shape
         self._latent = latent
         self._weights = weights
+        self._query_down = None if weights.query_down is None else projection(weights.query_down)
+        self._query = projection(weights.query)
+        self._kv_down = projection(weights.kv_down)
+        self._out = projection(weights.out)
         self._place = place
         self._kernels = kernels
 
@@ -47,22 +52,20 @@ class LatentAttention:
             self._kernels, self._absorbed_query(x, angles), shared, shared, step, self._place, self._shape.scale
         )
         values = torch.einsum("thl,hvl->thv", mixed[..., : self._latent.latent_dim], self._weights.value_up)
-        return linear(values.flatten(1), self._weights.out)
+        return self._out(values.flatten(1))
 
     def _cached(self, x: Tensor, angles: Angles) -> Tensor:
         """[num_tokens, latent_dim + rope_dim]"""
         latent_dim, rope_dim = self._latent.latent_dim, self._latent.rope_dim
-        latent, key = linear(x, self._weights.kv_down).split((latent_dim, rope_dim), dim=-1)
-        latent = rms_norm(latent, (latent_dim,), self._weights.kv_norm, self._shape.norm_eps)
+        latent, key = self._kv_down(x).split((latent_dim, rope_dim), dim=-1)
+        latent = rms_norm(latent, self._weights.kv_norm, self._shape.norm_eps)
         return torch.cat([latent, rotate(key.unsqueeze(1), angles).squeeze(1)], dim=-1)
 
     def _absorbed_query(self, x: Tensor, angles: Angles) -> Tensor:
         """[num_tokens, num_heads, latent_dim + rope_dim]"""
         weights = self._weights
-        if weights.query_down is not None and weights.query_norm is not None:
-            x = rms_norm(
-                linear(x, weights.query_down), weights.query_norm.shape, weights.query_norm, self._shape.norm_eps
-            )
-        query = linear(x, weights.query).unflatten(1, (self._shape.num_heads, -1))
+        if self._query_down is not None and weights.query_norm is not None:
+            x = rms_norm(self._query_down(x), weights.query_norm, self._shape.norm_eps)
+        query = self._query(x).unflatten(1, (self._shape.num_heads, -1))
         plain, turned = query.split((self._shape.head_dim, self._latent.rope_dim), dim=-1)
         return torch.cat([torch.einsum("thd,hdl->thl", plain, weights.key_up), rotate(turned, angles)], dim=-1)

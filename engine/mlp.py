@@ -10,6 +10,7 @@ from torch.nn.functional import gelu, linear, silu
 
 from engine.decoder_shape import DecoderShape, ExpertShape
 from engine.decoder_weights import ExpertWeights, GatedWeights
+from engine.projection import projection
 
 Activation = Callable[[Tensor], Tensor]
 
@@ -26,11 +27,12 @@ class GatedMLP:
 
     def __init__(self, shape: DecoderShape, weights: GatedWeights) -> None:
         self._activation = ACTIVATIONS[shape.activation]
-        self._weights = weights
+        self._gate_up = projection(weights.gate_up)
+        self._down = projection(weights.down)
 
     def __call__(self, x: Tensor) -> Tensor:
-        gate, up = linear(x, self._weights.gate_up).chunk(2, dim=-1)
-        return linear(self._activation(gate) * up, self._weights.down)
+        gate, up = self._gate_up(x).chunk(2, dim=-1)
+        return self._down(self._activation(gate).mul_(up))
 
 
 class Mixture:

@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.functional import linear, rms_norm
 
 from engine.attention import AttentionKernels, HeadAttention, StepContext
 from engine.batch import BatchInput
@@ -16,8 +15,11 @@ from engine.decoder_weights import DecoderWeights, LayerWeights
 from engine.kv_cache import PagedKV
 from engine.latent_attention import LatentAttention
 from engine.mlp import GatedMLP, Mixture
+from engine.norm import rms_norm
+from engine.projection import projection
 from engine.rope import Angles, rope_angles
 from kernels import reference
+from kernels.cpu_attention import CpuAttention
 
 
 class _Layer(NamedTuple):
@@ -27,15 +29,20 @@ class _Layer(NamedTuple):
 
 
 class Decoder:
-    """A decoder ready to run: weights on one device, RoPE angles of every position beside them."""
+    """A decoder ready to run: weights on one device, RoPE angles of every position beside them.
 
-    def __init__(self, shape: DecoderShape, weights: DecoderWeights, kernels: AttentionKernels = reference) -> None:
+    `kernels` defaults to those that are made for the device.
+    """
+
+    def __init__(self, shape: DecoderShape, weights: DecoderWeights, kernels: AttentionKernels | None = None) -> None:
         self.shape = shape
         self.weights = weights
+        kernels = kernels or (CpuAttention() if self.device.type == "cpu" else reference)
         self._layers = [
             _Layer(layer, _attention(shape, layer, place, kernels), _mlp(shape, layer, index))
             for index, (layer, place) in enumerate(zip(weights.layers, shape.kv_places(), strict=True))
         ]
+        self._head = projection(weights.head)
         self._angles = _angles(shape, self.device)
         self._window_angles = _window_angles(shape, self.device) or self._angles
 
@@ -55,10 +62,10 @@ class Decoder:
         if self.shape.embedding_scale != 1:
             x = x * torch.tensor(self.shape.embedding_scale, dtype=x.dtype)  # rounded as the weights are (Gemma)
         for weights, attend, mlp in self._layers:
-            x = x + self._normed(attend(self._normed(x, weights.attn_norm), step), weights.attn_post_norm)
-            x = x + self._normed(mlp(self._normed(x, weights.mlp_norm)), weights.mlp_post_norm)
+            x = self._normed(attend(self._normed(x, weights.attn_norm), step), weights.attn_post_norm).add_(x)
+            x = self._normed(mlp(self._normed(x, weights.mlp_norm)), weights.mlp_post_norm).add_(x)
         sampled = self._normed(x[batch.sample_rows], self.weights.final_norm)
-        return linear(sampled, self.weights.head).float()
+        return self._head(sampled).float()
 
     def _step(self, batch: BatchInput, kv: PagedKV) -> StepContext:
         angles = self._angles.at(batch.positions)
@@ -66,7 +73,7 @@ class Decoder:
         return StepContext(batch, kv, angles, angles if is_same else self._window_angles.at(batch.positions))
 
     def _normed(self, x: Tensor, weight: Tensor | None) -> Tensor:
-        return x if weight is None else rms_norm(x, (self.shape.hidden,), weight, self.shape.norm_eps)
+        return x if weight is None else rms_norm(x, weight, self.shape.norm_eps)
 
 
 def _attention(

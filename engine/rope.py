@@ -33,6 +33,11 @@ def rope_angles(
 
 def rotate(heads: Tensor, angles: Angles) -> Tensor:
     """Half-split RoPE of [num_tokens, num_heads, rotated_dim]: dimension i pairs with i + rotated_dim / 2."""
-    low, high = heads.float().chunk(2, dim=-1)
     cos, sin = angles
-    return torch.cat([low * cos - high * sin, high * cos + low * sin], dim=-1).to(heads.dtype)
+    wide = heads.float()
+    low, high = wide.chunk(2, dim=-1)
+    rotated = (wide.unflatten(-1, (2, -1)) * cos.unsqueeze(-2)).flatten(-2)
+    rotated_low, rotated_high = rotated.chunk(2, dim=-1)  # views: each half gets the other's part in place
+    rotated_low.addcmul_(high, sin, value=-1)
+    rotated_high.addcmul_(low, sin)
+    return rotated.to(heads.dtype)

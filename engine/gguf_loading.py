@@ -1,94 +1,85 @@
-"""A Llama model in a GGUF file, read into fp32 weights and a tokenizer.
+"""The weights of a decoder in a GGUF file, dequantized."""
 
-Source of the format and of its names: github.com/ggml-org/ggml, docs/gguf.md.
-"""
-
-from pathlib import Path
-from typing import Any
+from __future__ import annotations
 
 import numpy as np
 import torch
 from gguf import GGUFReader
 from gguf.quants import dequantize
-from tokenizers import Tokenizer
 from torch import Tensor
 
 from core.errors import InputError
 from engine.decoder_shape import DecoderShape
 from engine.decoder_weights import DecoderWeights, GatedWeights, HeadWeights, LayerWeights
-from engine.tokenizer import build_bpe
-
-# Token types of the GGUF vocabulary: control tokens are never the result of merging text.
-_CONTROL_TOKEN = 3
+from engine.gguf_metadata import field_of
 
 
-def open_gguf(path: Path) -> GGUFReader:
-    """The parsed file; raises InputError when it is no GGUF, is cut short, or holds no Llama model."""
-    try:
-        reader = GGUFReader(path)
-    except (OSError, ValueError, IndexError) as error:
-        raise InputError(f"{path}: not a readable GGUF file ({error})") from error
-    architecture = _field(reader, "general.architecture")
-    if architecture != "llama":
-        raise InputError(f"{path}: architecture {architecture!r}, only 'llama' is supported")
-    return reader
+def read_weights(
+    reader: GGUFReader,
+    shape: DecoderShape,
+    dtype: torch.dtype = torch.float32,
+    device: torch.device | str = "cpu",
+) -> DecoderWeights:
+    """All weights, q and k in the half-split RoPE order. Raises InputError where a tensor is missing or other than the
+    metadata say.
+    """
+    return _Stored(reader, shape, dtype, device).decoder()
 
 
-def read_shape(reader: GGUFReader) -> DecoderShape:
-    """The dimensions, from the metadata."""
-    hidden = _field(reader, "llama.embedding_length")
-    num_heads = _field(reader, "llama.attention.head_count")
-    return DecoderShape(
-        num_layers=_field(reader, "llama.block_count"),
-        hidden=hidden,
-        num_heads=num_heads,
-        num_kv_heads=_field(reader, "llama.attention.head_count_kv"),
-        head_dim=hidden // num_heads,
-        intermediate=_field(reader, "llama.feed_forward_length"),
-        vocab_size=_field(reader, "llama.vocab_size"),
-        max_positions=_field(reader, "llama.context_length"),
-        rope_base=_field(reader, "llama.rope.freq_base"),
-        norm_eps=_field(reader, "llama.attention.layer_norm_rms_epsilon"),
-        tied=all(tensor.name != "output.weight" for tensor in reader.tensors),
-    )
+class _Stored:
+    def __init__(self, reader: GGUFReader, shape: DecoderShape, dtype: torch.dtype, device: torch.device | str) -> None:
+        self._tensors = {tensor.name: tensor for tensor in reader.tensors}
+        self._turns_neighbours = field_of(reader, "general.architecture") == "llama"
+        self._shape = shape
+        self._dtype = dtype
+        self._device = device
 
-
-def read_weights(reader: GGUFReader, shape: DecoderShape) -> DecoderWeights:
-    """All weights, dequantized to fp32, q and k back in the half-split RoPE order."""
-    stored = {tensor.name: tensor for tensor in reader.tensors}
-
-    def weight(name: str) -> Tensor:
-        tensor = stored[f"{name}.weight"]
-        return torch.from_numpy(np.array(dequantize(tensor.data, tensor.tensor_type), dtype=np.float32))
-
-    def layer(index: int) -> LayerWeights:
-        block = f"blk.{index}"
-        q = to_half_split(weight(f"{block}.attn_q"), shape.num_heads)
-        k = to_half_split(weight(f"{block}.attn_k"), shape.num_kv_heads)
-        return LayerWeights(
-            attn_norm=weight(f"{block}.attn_norm"),
-            attention=HeadWeights(torch.cat([q, k, weight(f"{block}.attn_v")]), weight(f"{block}.attn_output")),
-            mlp_norm=weight(f"{block}.ffn_norm"),
-            mlp=GatedWeights(
-                torch.cat([weight(f"{block}.ffn_gate"), weight(f"{block}.ffn_up")]), weight(f"{block}.ffn_down")
-            ),
+    def decoder(self) -> DecoderWeights:
+        shape = self._shape
+        embedding = self._tensor("token_embd.weight", shape.vocab_size, shape.hidden)
+        return DecoderWeights(
+            embedding=embedding,
+            layers=tuple(self._layer(f"blk.{index}") for index in range(shape.num_layers)),
+            final_norm=self._tensor("output_norm.weight", shape.hidden),
+            head=embedding if shape.tied else self._tensor("output.weight", shape.vocab_size, shape.hidden),
         )
 
-    embedding = weight("token_embd")
-    return DecoderWeights(
-        embedding=embedding,
-        layers=tuple(layer(index) for index in range(shape.num_layers)),
-        final_norm=weight("output_norm"),
-        head=embedding if shape.tied else weight("output"),
-    )
+    def _tensor(self, name: str, *dims: int) -> Tensor:
+        stored = self._tensors.get(name)
+        if stored is None:
+            raise InputError(f"GGUF file: no tensor {name}; expected a whole model")
+        values = torch.from_numpy(np.array(dequantize(stored.data, stored.tensor_type), dtype=np.float32))
+        if values.shape != dims:
+            raise InputError(f"GGUF file: {name} is {list(values.shape)}; expected {list(dims)} by its metadata")
+        return values.to(device=self._device, dtype=self._dtype)
 
+    def _layer(self, block: str) -> LayerWeights:
+        shape = self._shape
+        hidden, intermediate = shape.hidden, shape.intermediate
+        gate, up = (self._tensor(f"{block}.ffn_{part}.weight", intermediate, hidden) for part in ("gate", "up"))
+        return LayerWeights(
+            attn_norm=self._tensor(f"{block}.attn_norm.weight", hidden),
+            attention=self._heads(block),
+            mlp_norm=self._tensor(f"{block}.ffn_norm.weight", hidden),
+            mlp=GatedWeights(torch.cat([gate, up]), self._tensor(f"{block}.ffn_down.weight", hidden, intermediate)),
+        )
 
-def read_tokenizer(reader: GGUFReader) -> Tokenizer:
-    """The byte-level BPE tokenizer that the metadata describes."""
-    tokens = _field(reader, "tokenizer.ggml.tokens")
-    types = _field(reader, "tokenizer.ggml.token_type")
-    control = [token for token, kind in zip(tokens, types, strict=True) if kind == _CONTROL_TOKEN]
-    return build_bpe(tokens, _field(reader, "tokenizer.ggml.merges"), control)
+    def _heads(self, block: str) -> HeadWeights:
+        shape, kv_rows = self._shape, self._shape.num_kv_heads * self._shape.head_dim
+        q_rows = shape.num_heads * shape.head_dim
+        q = self._tensor(f"{block}.attn_q.weight", q_rows, shape.hidden)
+        k, v = (self._tensor(f"{block}.attn_{part}.weight", kv_rows, shape.hidden) for part in "kv")
+        if self._turns_neighbours:
+            q, k = to_half_split(q, shape.num_heads), to_half_split(k, shape.num_kv_heads)
+        rows = {"q": q_rows, "k": kv_rows, "v": kv_rows}
+        biases = [self._tensor(f"{block}.attn_{part}.bias", n) for part, n in rows.items() if shape.qkv_bias]
+        return HeadWeights(
+            qkv=torch.cat([q, k, v]),
+            out=self._tensor(f"{block}.attn_output.weight", shape.hidden, q_rows),
+            qkv_bias=torch.cat(biases) if biases else None,
+            q_norm=self._tensor(f"{block}.attn_q_norm.weight", shape.head_dim) if shape.qk_norm else None,
+            k_norm=self._tensor(f"{block}.attn_k_norm.weight", shape.head_dim) if shape.qk_norm else None,
+        )
 
 
 def to_half_split(weight: Tensor, num_heads: int) -> Tensor:
@@ -99,10 +90,3 @@ def to_half_split(weight: Tensor, num_heads: int) -> Tensor:
     rows, hidden = weight.shape
     paired = weight.reshape(num_heads, rows // num_heads // 2, 2, hidden)
     return paired.transpose(1, 2).reshape(rows, hidden)
-
-
-def _field(reader: GGUFReader, name: str) -> Any:
-    field = reader.get_field(name)
-    if field is None:
-        raise InputError(f"GGUF metadata lack {name!r}; expected a Llama model with its tokenizer")
-    return field.contents()

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class RopeScaling:
-    """`kind` linear, llama3 or yarn; the numbers under the names of Hugging Face's `rope_scaling` (transformers 4.x).
+    """`kind` is one of SCALINGS; the numbers have the names of Hugging Face's `rope_scaling` (transformers 4.x).
 
-    attention_factor multiplies cos and sin.
+    attention_factor multiplies cos and sin. divisors: one a pair of dimensions, as GGUF files store llama3's.
     """
 
     kind: str
@@ -22,6 +22,7 @@ class RopeScaling:
     beta_fast: float = 32.0  # yarn
     beta_slow: float = 1.0
     attention_factor: float = 1.0
+    divisors: tuple[float, ...] = ()
 
 
 def rope_frequencies(base: float, rotated_dim: int, scaling: RopeScaling | None = None) -> list[float]:
@@ -33,6 +34,10 @@ def rope_frequencies(base: float, rotated_dim: int, scaling: RopeScaling | None 
 def _linear(frequencies: list[float], base: float, scaling: RopeScaling) -> list[float]:
     """Position interpolation (arXiv 2306.15595)."""
     return [frequency / scaling.factor for frequency in frequencies]
+
+
+def _divisors(frequencies: list[float], base: float, scaling: RopeScaling) -> list[float]:
+    return [frequency / divisor for frequency, divisor in zip(frequencies, scaling.divisors, strict=True)]
 
 
 def _llama3(frequencies: list[float], base: float, scaling: RopeScaling) -> list[float]:
@@ -68,4 +73,5 @@ SCALINGS: dict[str, Callable[[list[float], float, RopeScaling], list[float]]] = 
     "linear": _linear,
     "llama3": _llama3,
     "yarn": _yarn,
+    "divisors": _divisors,
 }

@@ -72,7 +72,9 @@ def install_gguf(gguf_path: Path, cache_dir: Path) -> Path:
 
 def convert_gguf(gguf_path: Path, out_dir: Path) -> None:
     """Write a model folder: weights in the engine's layout, tokenizer, and the source itself for later proofs."""
-    from engine.gguf_loading import open_gguf, read_shape, read_tokenizer, read_weights  # only a conversion needs gguf
+    from engine.gguf_loading import read_weights  # only a conversion needs gguf
+    from engine.gguf_metadata import open_gguf, read_shape
+    from engine.gguf_tokenizer import read_tokenizer
 
     out_dir.mkdir()
     reader = open_gguf(gguf_path)

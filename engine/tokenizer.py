@@ -1,11 +1,12 @@
 """Text to token ids and back: the model's own byte-level BPE, or plain bytes for models with random weights."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
 import numpy as np
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
 
 from core.errors import InputError
 
@@ -61,14 +62,44 @@ class ByteCodec:
         return bytes(min(token, 0xFF) for token in token_ids).decode("utf-8", errors="replace")
 
 
-def build_bpe(tokens: Sequence[str], merges: Sequence[str], control_tokens: Sequence[str]) -> Tokenizer:
-    """SmolLM's tokenizer: digits stand alone, then GPT-2's byte-level split and merges ("left right" each)."""
+def _numbers_of(digits: str) -> pre_tokenizers.PreTokenizer:
+    """The split of GPT-4's family: words with what leads them, numbers of so many digits, punctuation, space."""
+    pattern = (
+        r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|"
+        + digits
+        + r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+    )
+    return pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(pattern), behavior="isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+
+
+def _single_digits() -> pre_tokenizers.PreTokenizer:
+    """SmolLM's split: digits stand alone, then GPT-2's."""
+    return pre_tokenizers.Sequence(
+        [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+    )
+
+
+PRE_TOKENIZERS: Mapping[str, Callable[[], pre_tokenizers.PreTokenizer]] = {
+    "smollm": _single_digits,
+    "llama-bpe": partial(_numbers_of, r"\p{N}{1,3}"),
+    "qwen2": partial(_numbers_of, r"\p{N}"),
+}
+"""How text is split before merging, by the name that GGUF files give it (llama.cpp, llama-vocab.cpp)."""
+
+
+def build_bpe(
+    tokens: Sequence[str], merges: Sequence[str], control_tokens: Sequence[str], split: str = "smollm"
+) -> Tokenizer:
+    """A byte-level BPE tokenizer: text is split, then merged by pairs ("left right" each)."""
     vocab = {token: index for index, token in enumerate(tokens)}
     pairs = [tuple(merge.split(" ", 1)) for merge in merges]
     tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=pairs))
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
-    )
+    tokenizer.pre_tokenizer = PRE_TOKENIZERS[split]()
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in control_tokens])
     return tokenizer

@@ -20,6 +20,7 @@ from engine.weights import TOKENIZER_FILE, load_weights, random_weights
 from kvtwin.binding import PolicyFactory, instantiate_one
 from kvtwin.decoder_shapes import decoder_shape_of
 from kvtwin.experiment import Experiment, load_experiment
+from kvtwin.model_files import open_model_files
 from kvtwin.prompt_tokens import TraceTokens, corpus_text
 from traces.schema import Trace
 
@@ -36,6 +37,7 @@ class LoadedModel:
     codec: TextCodec
     origin: str
     notice: str  # empty where real weights run
+    eos_ids: frozenset[int] = frozenset()  # tokens that end a text; none where they are not known
 
 
 @dataclass(frozen=True)
@@ -83,7 +85,9 @@ def load_engine_setup(
     if mode == "forced_tokens":
         experiment = experiment.with_recorded_outputs()
     tokens = TraceTokens(experiment.trace, loaded.codec.encode_corpus(corpus_text()), shape.vocab_size)
-    return EngineSetup(experiment, loaded, tokens, partial(_new_output_mode, mode, shape.name), config.engine)
+    return EngineSetup(
+        experiment, loaded, tokens, partial(_new_output_mode, mode, shape.name, loaded.eos_ids), config.engine
+    )
 
 
 def _blocks_that_fit(config: DictConfig, decoder: Decoder) -> int:
@@ -98,20 +102,41 @@ def load_model(config: DictConfig, shape: ModelShape) -> LoadedModel:
     """Real weights where they are asked for, or wanted and at hand; else seeded random ones of the shape."""
     dtype = torch.float32 if config.engine.dtype == "float32" else torch.bfloat16
     device = _device(config.engine.device)
-    find = REAL_WEIGHTS.get(shape.name)
-    folder = find() if find and config.engine.weights != "random" else None
-    if folder is not None:
-        decoder_shape, weights = load_weights(folder, dtype, device)
-        codec = BPECodec.load(folder / TOKENIZER_FILE)
-        return LoadedModel(Decoder(decoder_shape, weights), codec, REAL_ORIGIN, "")
-    if config.engine.weights == "real":
-        hint = f"fetch them: kvtwin model fetch {shape.name}" if find else f"known for {', '.join(REAL_WEIGHTS)}"
-        raise InputError(f"engine.weights=real: no weights of {shape.name} at hand; {hint}")
+    if config.engine.weights != "random":
+        loaded = _own_files(config, dtype, device) or _fetched(config, shape, dtype, device)
+        if loaded is not None:
+            return loaded
     decoder_shape = decoder_shape_of(shape)
     weights = random_weights(decoder_shape, config.seed, dtype, device)
     origin = f"random weights, seed {config.seed}"
     notice = f"{origin}: the words mean nothing, the work is that of {shape.name}"
     return LoadedModel(Decoder(decoder_shape, weights), ByteCodec(shape.vocab_size), origin, notice)
+
+
+def _own_files(config: DictConfig, dtype: torch.dtype, device: str) -> LoadedModel | None:
+    """The model at `model.path`, where there is such a key."""
+    path = config.model.get("path")
+    if path is None:
+        return None
+    files = open_model_files(path)
+    codec = files.codec()
+    return LoadedModel(Decoder(files.shape, files.weights(dtype, device)), codec, str(files.path), "", files.eos_ids)
+
+
+def _fetched(config: DictConfig, shape: ModelShape, dtype: torch.dtype, device: str) -> LoadedModel | None:
+    """The real weights of a bundled shape, where they are in the cache."""
+    find = REAL_WEIGHTS.get(shape.name)
+    folder = find() if find else None
+    if folder is not None:
+        decoder_shape, weights = load_weights(folder, dtype, device)
+        codec = BPECodec.load(folder / TOKENIZER_FILE)
+        return LoadedModel(Decoder(decoder_shape, weights), codec, REAL_ORIGIN, "", EOS_IDS[shape.name])
+    if config.engine.weights == "real":
+        hint = f"fetch them: kvtwin model fetch {shape.name}" if find else f"known for {', '.join(REAL_WEIGHTS)}"
+        raise InputError(
+            f"engine.weights=real: no weights of {shape.name} at hand; {hint}, or model=file model.path=..."
+        )
+    return None
 
 
 def _device(name: str) -> str:
@@ -132,13 +157,13 @@ def _output_mode(config: DictConfig, trace: Trace) -> str:
     return "forced_tokens" if trace.output_segments is not None and not says_its_own else "forced_length"
 
 
-def _new_output_mode(mode: str, model_name: str) -> OutputMode:
+def _new_output_mode(mode: str, model_name: str, eos_ids: frozenset[int]) -> OutputMode:
     if mode == "forced_tokens":
         return ForcedTokens()
     if mode == "forced_length":
         return ForcedLength()
-    if model_name not in EOS_IDS:
+    if not eos_ids:
         raise InputError(
             f"engine.output=eos: the end-of-sequence token of {model_name} is not known; use forced_length"
         )
-    return EndOfSequence(EOS_IDS[model_name])
+    return EndOfSequence(eos_ids)

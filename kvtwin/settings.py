@@ -99,6 +99,7 @@ RULES: Mapping[str, Rule] = {
     "trace.max_new_tokens": _or_null(COUNT),
     "trace.num_samples": _or_null(COUNT),
     "trace.beam_width": _or_null(COUNT),
+    "model.path": Rule(TEXT.allows, "a model folder or GGUF file, model.path=PATH"),
     "pool.num_blocks": _whole(1, "auto", "unbounded"),
     "pool.block_size_tokens": COUNT,
     "pool.host_blocks": WHOLE,

@@ -14,7 +14,8 @@ CONF = Path(__file__).parents[1] / "conf"
 
 
 def bundled(group: str) -> list[str]:
-    return sorted(path.stem for path in (CONF / group).glob("*.yaml"))
+    """All but `file`, which is what a user names."""
+    return sorted(path.stem for path in (CONF / group).glob("*.yaml") if path.stem != "file")
 
 
 def model(name: str) -> ModelShape:

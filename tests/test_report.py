@@ -143,6 +143,32 @@ def test_long_series_are_cut_down_without_losing_a_peak_and_say_so(runs, tmp_pat
     assert "of 50,000 steps" in (tmp_path / "run.html").read_text()
 
 
+def test_waste_is_drawn_where_it_was_counted_and_a_caption_says_once_what_is_left_out(runs, tmp_path):
+    num_steps = 5_000
+    counts = {
+        "reserved": np.arange(num_steps),
+        "internal": np.arange(num_steps) % 7,
+        "external": np.arange(num_steps) % 2,
+    }
+    steps = step_arrays(np.arange(num_steps) * 0.01, np.full(num_steps, 0.01), num_running=np.arange(num_steps) % 5)
+    steps |= {f"num_{kind}_tokens": column for kind, column in counts.items()}
+    run = write_run(tmp_path / "run", runs[0].summary, requests=runs[0].requests, steps=steps, gaps=runs[0].gaps)
+    write_run_report(tmp_path / "run.html", run)
+    page = without_plotly((tmp_path / "run.html").read_text())
+
+    figures = json.loads(re.search(r"const figures = (\{.*?\});\nconst config", page).group(1))
+    assert list(figures)[-3:] == ["kv-use", "waste", "load"]
+    stack = figures["waste"]["data"]
+    assert [area["name"] for area in stack] == [f"simulated, {kind}" for kind in counts]
+    assert {area["stackgroup"] for area in stack} == {"0"}, "the three add up to all that is wasted"
+    peak = max(map(sum, zip(*(area["y"] for area in stack), strict=True)))
+    assert peak == 4_997 + 6 + 1, "the step in which most is wasted is drawn"
+    notes = re.findall(r'<p class="note">([^<]*)</p>', page)
+    assert len(notes) == 3, "one caption a chart"
+    assert notes[-1].startswith("Draws at most "), "waiting, running and preemptions differ in what is left out"
+    assert all(note.count("5,000") == 1 for note in notes)
+
+
 def test_without_plotly_the_message_says_what_to_install(runs, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "plotly.offline", None)
     with pytest.raises(InputError, match=r"pip install 'kvtwin\[report\]'"):

@@ -11,7 +11,7 @@ from kvtwin.agreement import relative_error
 from kvtwin.comparison import LATENCIES, median_latency, pair_requests
 from kvtwin.formatting import NOTHING, error_text, metric_label, seconds_text
 from kvtwin.report.figure import NEUTRAL, SIMULATED, Chart, Figure, LegendEntry, Side, layout_of, line, rounded
-from kvtwin.report.series import cdf_points, drawn_note, notes, sampled_rows
+from kvtwin.report.series import Drawn, cdf_points, drawn_note, notes, sampled_rows
 from kvtwin.store import Run
 
 Floats = NDArray[np.float64]
@@ -32,7 +32,7 @@ def latency_cdf(name: str, sides: Sequence[Side]) -> Chart:
             x, y = cdf_points(values)
             data.append(line(side.name, x, y, side.color, opacity=1 if len(side.runs) == 1 else 0.6))
             data[-1]["hovertemplate"] = "%{y:.1%} within %{x:.3~f} s"
-            cut.append(drawn_note(x.size, int(np.count_nonzero(~np.isnan(values))), "requests", "evenly by rank"))
+            cut.append(Drawn(x.size, int(np.count_nonzero(~np.isnan(values)))))
         legend.append(LegendEntry(_side_label(side), side.color, tuple(range(first, len(data)))))
     pooled = [np.concatenate([latency(run.request_columns()) for run in side.runs]) for side in sides]
     rows = [
@@ -43,7 +43,8 @@ def latency_cdf(name: str, sides: Sequence[Side]) -> Chart:
     layout["xaxis"] |= {"title": {"text": f"{label} (s)"}}
     layout["yaxis"] |= {"title": {"text": "share of requests"}, "tickformat": ".0%", "range": [0, 1.02]}
     header = ["percentile", *(side.name for side in sides)]
-    return Chart(f"cdf-{name}", f"{label}, CDF", data, layout, legend, header, rows, notes(*cut))
+    note = drawn_note(cut, "requests", "evenly by rank")
+    return Chart(f"cdf-{name}", f"{label}, CDF", data, layout, legend, header, rows, note)
 
 
 def latency_scatter(name: str, simulated: Run, engine_runs: Sequence[Run]) -> Chart:
@@ -81,8 +82,8 @@ def latency_scatter(name: str, simulated: Run, engine_runs: Sequence[Run]) -> Ch
         ("request", "simulated", "measured", "error"),
         _worst_rows(ids, y, x),
         notes(
-            drawn_note(drawn.size, x.size, "requests", "evenly spread"),
-            drawn_note(min(x.size, _TABLE_REQUESTS), x.size, "requests in the table", "the largest errors"),
+            drawn_note([Drawn(drawn.size, x.size)], "requests", "evenly spread"),
+            drawn_note([Drawn(min(x.size, _TABLE_REQUESTS), x.size)], "requests in the table", "the largest errors"),
         ),
     )
 

@@ -12,10 +12,10 @@ from kvtwin.agreement import is_within_spread
 from kvtwin.comparison import LATENCIES
 from kvtwin.formatting import COMPARED, NOTHING, error_text, metric_label, metric_text, ratio_text, spread_text
 from kvtwin.report import verdict as words
-from kvtwin.report.figure import MEASURED, SIMULATED, Side
+from kvtwin.report.figure import MEASURED, SIMULATED, Chart, Side
 from kvtwin.report.latency_charts import latency_cdf, latency_scatter
 from kvtwin.report.page import Section, Tile, chart_grid, code, render_page, table, tiles
-from kvtwin.report.time_charts import kv_use, load
+from kvtwin.report.time_charts import kv_use, load, waste
 from kvtwin.store import Run, write_atomically
 
 _TILES = (
@@ -48,7 +48,7 @@ def write_report(
     sides = [Side("simulated", SIMULATED, [sim_run]), Side("measured", MEASURED, engine_runs)]
     cdfs = [latency_cdf(name, sides) for name in LATENCIES]
     scatters = [latency_scatter(name, sim_run, engine_runs) for name in LATENCIES]
-    over_time = [kv_use(sides), load(sides)]
+    over_time = _over_time(sides)
     verdict = words.comparison_verdict(sim_run, comparison)
     difference = comparison["first_difference"]
     sections = [
@@ -86,7 +86,7 @@ def write_run_report(path: Path, run: Run, notices: Sequence[str] = ()) -> None:
     is_engine = run.summary.get("kind") == "engine"
     side = Side("measured", MEASURED, [run]) if is_engine else Side("simulated", SIMULATED, [run])
     cdfs = [latency_cdf(name, [side]) for name in LATENCIES]
-    over_time = [kv_use([side]), load([side])]
+    over_time = _over_time([side])
     verdict = words.run_verdict(run)
     metrics = run.summary["metrics"]
     sections = [
@@ -116,6 +116,10 @@ def write_page(path: Path, page: str) -> None:
         write_atomically(path, page.encode())
     except OSError as error:
         raise InputError(f"cannot write report {path}: {error.strerror or error}") from error
+
+
+def _over_time(sides: Sequence[Side]) -> list[Chart]:
+    return [chart for chart in (kv_use(sides), waste(sides), load(sides)) if chart is not None]
 
 
 def _comparison_tiles(comparison: Mapping[str, Any]) -> str:

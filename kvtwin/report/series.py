@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,9 +51,22 @@ def rows_at(times_s: Floats, at_s: Floats) -> NDArray[np.intp]:
     return np.maximum(np.searchsorted(times_s, at_s, side="right") - 1, 0)
 
 
-def drawn_note(num_drawn: int, num_all: int, what: str, how: str) -> str:
-    """What a cut-down chart says about itself; empty when everything is drawn."""
-    return "" if num_drawn >= num_all else f"Draws {num_drawn:,} of {num_all:,} {what}: {how}."
+class Drawn(NamedTuple):
+    """How many points of a line are drawn."""
+
+    num_drawn: int
+    num_all: int
+
+
+def drawn_note(lines: Iterable[Drawn], what: str, how: str) -> str:
+    """What a cut-down chart says about itself, once for all its lines; empty when everything is drawn."""
+    cut = {line for line in lines if line.num_drawn < line.num_all}
+    if not cut:
+        return ""
+    most_drawn, most = (max(counts) for counts in zip(*cut, strict=True))
+    if len(cut) == 1:
+        return f"Draws {most_drawn:,} of {most:,} {what}: {how}."
+    return f"Draws at most {most_drawn:,} of up to {most:,} {what} a line: {how}."
 
 
 def notes(*parts: str) -> str:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from kvtwin.formatting import count_text, ratio_text, seconds_text
 from kvtwin.report.figure import MEASURED, NEUTRAL, SIMULATED, Chart, Figure, LegendEntry, layout_of, line, rounded
-from kvtwin.report.series import cdf_points, drawn_note
+from kvtwin.report.series import Drawn, cdf_points, drawn_note
 from traces.schema import Trace
 from traces.statistics import PS_PER_S
 
@@ -76,7 +76,7 @@ def length_chart(trace: Trace) -> Chart:
     ]
     layout = _cdf_layout("tokens", "share of requests")
     header = ("percentile", "prompt", "output")
-    note = drawn_note(len(data[0]["x"]), trace.num_requests, "requests", "evenly by rank")
+    note = drawn_note([Drawn(len(data[0]["x"]), trace.num_requests)], "requests", "evenly by rank")
     return Chart("lengths", "Prompt and output lengths, CDF", data, layout, legend, header, rows, note)
 
 

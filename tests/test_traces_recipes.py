@@ -160,6 +160,24 @@ def test_a_file_that_is_no_recipe(text, tmp_path):
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("name: a\nseed: 1\nseed: 2\n", r"line 3, key seed: it stands in line 2 already; expected it once"),
+        (
+            "arrivals:\n  kind: poisson\n  rate_rps: 1\n  kind: gamma\n",
+            r"line 4, key kind: it stands in line 2",
+        ),
+        ("arrivals: {kind: poisson, kind: gamma}\n", r"line 1, key kind: it stands in line 1 already"),
+    ],
+)
+def test_a_key_that_stands_twice_is_refused_with_both_lines(text, message, tmp_path):
+    path = tmp_path / "twice.yaml"
+    path.write_text(text)
+    with pytest.raises(InputError, match=rf"twice\.yaml, {message}"):
+        load_recipe(str(path))
+
+
 def test_an_unknown_recipe_gets_its_near_ones():
     with pytest.raises(InputError, match=r"recipe chat_multiturn: no such file, nor a known name; .* chat_multi_turn$"):
         load_recipe("chat_multiturn")

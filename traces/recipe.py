@@ -23,6 +23,7 @@ from traces.generators.requests import Requests
 from traces.generators.reuse import Reuse
 from traces.generators.sessions import SESSIONS, Sessions, Single
 from traces.generators.streams import Streams
+from traces.strict_yaml import load_strict
 
 MAX_REQUESTS = 50_000_000
 LINE_WIDTH = 120
@@ -96,7 +97,7 @@ def recipe_descriptions() -> dict[str, str]:
 def load_recipe(name_or_file: str) -> tuple[dict[str, Any], Path]:
     """The document of a recipe, by name or file (YAML or JSON), and the file that it stands in.
 
-    Raises InputError where there is none, or where it is no mapping.
+    Raises InputError where there is none, where it is no mapping, or where a key stands twice.
     """
     if name_or_file in recipe_names():
         path = Path(str(files("traces").joinpath("recipes", f"{name_or_file}.yaml")))
@@ -107,12 +108,7 @@ def load_recipe(name_or_file: str) -> tuple[dict[str, Any], Path]:
             raise InputError(
                 f"recipe {name_or_file}: no such file, nor a known name; expected such as {', '.join(near)}"
             )
-    try:
-        document = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: cannot be read ({error}); expected a recipe in YAML") from error
-    except (yaml.YAMLError, RecursionError, ValueError) as error:
-        raise InputError(f"{path}: {' '.join(str(error).split())}; expected a recipe in YAML") from error
+    document = load_strict(path, "a recipe in YAML")
     if not isinstance(document, dict):
         raise InputError(f"{path}: expected a mapping with keys such as arrivals, prompt_tokens, output_tokens")
     return document, path

@@ -1,0 +1,62 @@
+"""YAML in which a key stands once: of two, YAML's readers take the last and say nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+
+from core.errors import InputError
+
+
+class _Repeated(NamedTuple):
+    """A key that its mapping had already; lines count from 1."""
+
+    key: str
+    line: int
+    first_line: int
+
+
+def load_strict(path: Path, expected: str) -> Any:
+    """The document of a file. Raises InputError, saying what was `expected`, for one that cannot be read, and, naming
+    the lines, for a key that stands twice in a mapping.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+        document = yaml.safe_load(text)
+        repeated = next(_repeated_keys(yaml.compose(text, yaml.SafeLoader)), None)
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: cannot be read ({error}); expected {expected}") from error
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
+        raise InputError(f"{path}: {' '.join(str(error).split())}; expected {expected}") from error
+    if repeated is not None:
+        key, line, first_line = repeated
+        raise InputError(f"{path}, line {line}, key {key}: it stands in line {first_line} already; expected it once")
+    return document
+
+
+def _repeated_keys(root: Any) -> Iterator[_Repeated]:
+    """Keys that stand twice, anywhere below a node; a node that aliases refer to is looked at once."""
+    seen, left = set(), [root]
+    while left:
+        node = left.pop()
+        if id(node) in seen:
+            continue
+        seen.add(id(node))
+        if isinstance(node, yaml.SequenceNode):
+            left += node.value
+        elif isinstance(node, yaml.MappingNode):
+            yield from _repeated_in(node)
+            left += [value for _, value in node.value]
+
+
+def _repeated_in(mapping: Any) -> Iterator[_Repeated]:
+    first_lines: dict[tuple[str, str], int] = {}
+    for key, _ in mapping.value:
+        if isinstance(key, yaml.ScalarNode):
+            name, line = (key.tag, key.value), key.start_mark.line + 1
+            if name in first_lines:
+                yield _Repeated(key.value, line, first_lines[name])
+            first_lines.setdefault(name, line)

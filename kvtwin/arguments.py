@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import argparse
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, NoReturn
 
 from core.errors import InputError
 from kvtwin.naming import did_you_mean
 
+_SETTINGS = ("format", "on_error", "hash_block_tokens", "tokenizer", "limit", "rate_scale", "length_scale")
+_SETTING = re.compile(rf"\btrace\.({'|'.join(_SETTINGS)})\b(=?)")
 _UNKNOWN_OPTION = re.compile(r"unrecognized arguments: (-[^ =]+)")
 
 
@@ -31,6 +35,21 @@ class Arguments(argparse.ArgumentParser):
             known = [name for name in self._option_string_actions if name.startswith("--")]
             message = f"no option {unknown[1]}{did_you_mean(unknown[1], known)}"
         raise InputError(f"{self._verb}: {message} ({self.prog} --help tells how)")
+
+
+@contextmanager
+def settings_named_as_flags() -> Iterator[None]:
+    """Whoever reads traces names its settings as `kvtwin sim` has them (`trace.on_error=skip`); inside, an InputError
+    names the flags of these verbs instead (`--on-error skip`).
+    """
+    try:
+        yield
+    except InputError as error:
+        raise InputError(_SETTING.sub(_flag, str(error))) from error
+
+
+def _flag(setting: re.Match[str]) -> str:
+    return f"--{setting[1].replace('_', '-')}{' ' if setting[2] else ''}"
 
 
 def count(text: str) -> int:

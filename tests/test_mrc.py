@@ -325,7 +325,7 @@ def test_the_page_holds_the_curves(tmp_path: Path, capsys: pytest.CaptureFixture
         (["--trace", "nowhere.jsonl"], "nowhere.jsonl"),
         (["--jobs", "0"], "--jobs 0: expected at least 1"),
         (["--block-size", "0"], "--block-size 0: expected at least 1"),
-        (["--limit", "0"], "trace.limit=0"),
+        (["--limit", "0"], "--limit 0"),
         (["--polices", "lru"], "no option --polices; did you mean --policies"),
     ],
 )

@@ -105,6 +105,15 @@ def test_rows_left_out_are_told_by_reason(kvtwin, tmp_path):
     assert finished.errors == ["note: 2 rows were left out of t.jsonl: 1 zero_output, 1 zero_prompt"]
 
 
+@pytest.mark.parametrize("words", [("trace", "info", "t.jsonl"), ("mrc", "--trace", "t.jsonl")])
+def test_a_refusal_names_the_flag_that_its_own_command_has(kvtwin, tmp_path, words):
+    write_trace(tmp_path / "t.jsonl", [row(0), row(1, 5, 0)])
+    (error,) = kvtwin(*words).errors
+    assert error.endswith("expected at least 1 output token (--on-error skip leaves such rows out)")
+    (error,) = kvtwin("sim", "trace=file", "trace.path=t.jsonl").errors
+    assert error.endswith("expected at least 1 output token (trace.on_error=skip leaves such rows out)")
+
+
 def test_fit_tells_what_it_did_not_learn_from(kvtwin, tmp_path):
     header = "arrived_at,num_prefill_tokens,num_decode_tokens"
     (tmp_path / "t.csv").write_text(f"{header}\n0,5,1\n1,6,0\n2,7,2\n")
@@ -196,7 +205,7 @@ def test_transforms_are_options(kvtwin, tmp_path):
             ["convert", "chat.jsonl", "o.jsonl", "--tenant", "a"],
             "trace convert: argument --tenant: 'a'; expected whole",
         ),
-        (["convert", "chat.jsonl", "o.jsonl", "--rate-scale", "0"], "trace.rate_scale=0; expected more than 0"),
+        (["convert", "chat.jsonl", "o.jsonl", "--rate-scale", "0"], "--rate-scale 0; expected more than 0"),
         (["convert", "nothing.jsonl", "o.jsonl"], "nothing.jsonl: cannot be read"),
         (["convert", "chat.jsonl", "no/o.jsonl"], "no/o.jsonl: cannot be written"),
         (

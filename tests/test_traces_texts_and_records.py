@@ -163,7 +163,7 @@ def test_vllm_bench_requests_start_at_the_earliest(read):
     assert trace.num_prompt_tokens.tolist() == [300, 100]
     assert trace.num_output_tokens.tolist() == [30, 10]
     assert not trace.has_prefix_information
-    with pytest.raises(InputError, match=r"column errors\[1\]: 'Timeout'; expected no error \(on_error=skip leaves"):
+    with pytest.raises(InputError, match=r"column errors\[1\]: 'Timeout'; expected no error \(trace\.on_error=skip"):
         read(BENCH)
 
 

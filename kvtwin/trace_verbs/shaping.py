@@ -6,6 +6,7 @@ import sys
 from argparse import ArgumentTypeError, Namespace
 from dataclasses import replace
 from math import inf
+from pathlib import Path
 
 from kvtwin.arguments import Arguments, count, seed
 from kvtwin.formatting import dropped_text
@@ -72,7 +73,7 @@ def add_shaping(parser: Arguments) -> None:
     )
 
 
-def read_as_told(path: str, options: Namespace) -> Trace:
+def read_as_told(path: str | Path, options: Namespace) -> Trace:
     """The trace as it lies in its file, by the options of `add_reading`."""
     how = (options.format, options.on_error, options.hash_block_tokens, options.tokenizer)
     return read_with_tokenizer(path, *how)

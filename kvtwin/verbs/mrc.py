@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from core.errors import InputError
-from kvtwin.arguments import Arguments
+from kvtwin.arguments import Arguments, settings_named_as_flags
 from kvtwin.binding import instantiate_one
 from kvtwin.block_flops import with_flops
 from kvtwin.block_replay import Mode, Touch
@@ -20,9 +20,8 @@ from kvtwin.mrc import MrcOptions, auto_capacities, measure
 from kvtwin.mrc_screen import mrc_screen
 from kvtwin.policy_words import policy_choices
 from kvtwin.tables import print_tables
-from kvtwin.trace_verbs.shaping import add_reading
+from kvtwin.trace_verbs.shaping import add_reading, read_as_told
 from traces.block_references import BlockReferences, block_references
-from traces.reading import read_trace
 from traces.samples import SAMPLE_NAMES, sample_path
 from traces.transforms import limit
 
@@ -106,9 +105,10 @@ def _parser() -> Arguments:
 
 def _references(options: Namespace) -> BlockReferences:
     is_sample = options.trace in SAMPLE_NAMES and not Path(options.trace).exists()
-    trace = read_trace(sample_path(options.trace) if is_sample else options.trace, options.format, options.on_error)
-    if options.limit is not None:
-        trace = limit(trace, options.limit)
+    with settings_named_as_flags():
+        trace = read_as_told(sample_path(options.trace) if is_sample else options.trace, options)
+        if options.limit is not None:
+            trace = limit(trace, options.limit)
     return block_references(trace, options.block_size)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 
 from core.errors import InputError
+from kvtwin.arguments import settings_named_as_flags
 from kvtwin.naming import near_or_all
 
 TRACE_VERBS = {
@@ -31,7 +32,8 @@ def run(args: Sequence[str]) -> int:
     if args[0] not in TRACE_VERBS:
         raise InputError(f"no trace verb {args[0]!r}{near_or_all(args[0], TRACE_VERBS)}")
     run_verb: Callable[[Sequence[str]], int] = import_module(f"kvtwin.trace_verbs.{args[0]}").run
-    return run_verb(args[1:])
+    with settings_named_as_flags():
+        return run_verb(args[1:])
 
 
 def _usage() -> str:

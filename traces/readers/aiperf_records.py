@@ -20,7 +20,7 @@ from traces.schema import Trace
 
 NAME = "aiperf_records"
 DESCRIPTION = "aiperf's profile_export.jsonl: JSON lines with metadata.request_start_ns and metrics"
-_SKIP = "(on_error=skip leaves such rows out)"
+_SKIP = "(trace.on_error=skip leaves such rows out)"
 
 
 def recognises(head: Head) -> bool:

@@ -45,7 +45,7 @@ def whole_number(key: str, value: object, least: int = -INT64_MAX, most: int = I
 def num_tokens(key: str, value: object, what: str) -> int:
     """A number of tokens; zero has a reason of its own (`zero_prompt`, `zero_output`): so are failed calls logged."""
     if type(value) is int and value == 0:
-        raise BadRow(f"zero_{what}", key, value, f"at least 1 {what} token (on_error=skip leaves such rows out)")
+        raise BadRow(f"zero_{what}", key, value, f"at least 1 {what} token (trace.on_error=skip leaves such rows out)")
     return whole_number(key, value, least=1, most=MAX_TOKENS)
 
 

@@ -153,7 +153,7 @@ def _good_rows(source: Source, trace: Trace, bad_rows: BadRows) -> Trace:
     is_good = np.ones(trace.num_requests, dtype=np.bool_)
     for what, column in (("prompt", trace.num_prompt_tokens), ("output", trace.num_output_tokens)):
         for row in np.flatnonzero((column == 0) & is_good).tolist():
-            expected = f"at least 1 {what} token (on_error=skip leaves such rows out)"
+            expected = f"at least 1 {what} token (trace.on_error=skip leaves such rows out)"
             bad_rows.handle(source, None, BadRow(f"zero_{what}", f"num_{what}_tokens, row {row}", 0, expected))
             is_good[row] = False
     require_rows(source, int(is_good.sum()), bad_rows)

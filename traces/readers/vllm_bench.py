@@ -72,7 +72,9 @@ def _columns(source: Source, document: Any) -> list[tuple[Any, ...]]:
 
 def _row(index: int, num_prompt: object, num_output: object, start: object, error: object) -> _Row:
     if error:
-        raise BadRow("failed_request", f"errors[{index}]", error, "no error (on_error=skip leaves failed requests out)")
+        raise BadRow(
+            "failed_request", f"errors[{index}]", error, "no error (trace.on_error=skip leaves failed requests out)"
+        )
     return _Row(
         _clock_ps(f"start_times[{index}]", start),
         num_tokens(f"input_lens[{index}]", num_prompt, "prompt"),

@@ -28,10 +28,14 @@ NEAR_TIE_LOGITS = 1e-3
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """Temperature 0 takes the best token."""
+    """Temperature 0 takes the best token. Others draw among the `top_k` best (0: all), and of these among the fewest
+    that have `top_p` of the probability.
+    """
 
     temperature: float = 0.0
     seed: int = 0
+    top_k: int = 0
+    top_p: float = 1.0
 
 
 UNREAD = 0
@@ -217,6 +221,8 @@ class TorchExecutor:
             self._sampling.seed,
             np.array([sequence.request.request_id + (sequence.index << 32) for _, sequence in draws], dtype=np.int64),
             np.array([known.num_known for known in tokens], dtype=np.int64),
+            self._sampling.top_k,
+            self._sampling.top_p,
         )
         self.num_sampled += len(draws)
         for place in torch.nonzero(sampled.margins < NEAR_TIE_LOGITS).flatten().tolist():

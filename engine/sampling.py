@@ -17,12 +17,19 @@ class Sampled:
 
 @torch.inference_mode()
 def sample(
-    logits: Tensor, temperature: np.ndarray, seed: int, stream_ids: np.ndarray, positions: np.ndarray
+    logits: Tensor,
+    temperature: np.ndarray,
+    seed: int,
+    stream_ids: np.ndarray,
+    positions: np.ndarray,
+    top_k: int = 0,
+    top_p: float = 1.0,
 ) -> Sampled:
     """One token per row of logits [num_rows, vocab_size].
 
     temperature: float [num_rows], 0 takes the best token (the lowest id of equals);
-    stream_ids: int64 [num_rows], one per sequence; positions: int64 [num_rows], of the token to be drawn.
+    stream_ids: int64 [num_rows], one per sequence; positions: int64 [num_rows], of the token to be drawn;
+    top_k, top_p: what may be drawn, as in `most_likely`.
     A row's token depends on (seed, stream id, position, its logits) alone.
     """
     best_two = logits.topk(2, dim=-1).values
@@ -32,8 +39,29 @@ def sample(
         rows = torch.from_numpy(drawn).to(logits.device)
         scaling = torch.from_numpy(temperature[drawn].astype(np.float64)).to(logits.device)
         uniform = torch.from_numpy(uniform_draws(seed, stream_ids[drawn], positions[drawn])).to(logits.device)
-        token_ids[rows] = _inverse_cdf(logits[rows].double() / scaling[:, None], uniform)
+        scaled_logits = most_likely(logits[rows].double() / scaling[:, None], top_k, top_p)
+        token_ids[rows] = _inverse_cdf(scaled_logits, uniform)
     return Sampled(token_ids, best_two[:, 0] - best_two[:, 1])
+
+
+def most_likely(scaled_logits: Tensor, top_k: int, top_p: float) -> Tensor:
+    """The logits [num_rows, vocab_size], at -inf for all but the most likely tokens of each row; of equals the lowest
+    ids come first.
+
+    Those are the best `top_k` (0: all), and of these the fewest whose shares come to `top_p` (1: all); at least one.
+    As in vLLM, top_p is of what top_k leaves. O(vocab_size log vocab_size) a row, nothing where all stay.
+    """
+    vocab_size = scaled_logits.shape[1]
+    if not 0 < top_k < vocab_size and top_p >= 1:
+        return scaled_logits
+    ranked, order = scaled_logits.sort(dim=-1, descending=True, stable=True)
+    if top_k:
+        ranked[:, top_k:] = -torch.inf
+    share = ranked.softmax(dim=-1)
+    is_beyond = share.cumsum(dim=-1) - share >= top_p
+    is_beyond[:, 0] = False
+    ranked[is_beyond] = -torch.inf
+    return torch.empty_like(ranked).scatter_(1, order, ranked)
 
 
 def _inverse_cdf(scaled_logits: Tensor, uniform: Tensor) -> Tensor:

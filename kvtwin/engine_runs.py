@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from statistics import median
 from typing import Any
@@ -103,7 +103,8 @@ class EngineRunner:
         setup, decoder = self.setup, self.setup.model.decoder
         kv, host = self._allocate()
         tokens = TokenStore(setup.tokens, setup.new_output_mode(), decoder.shape.max_positions)
-        sampling = Sampling(setup.settings.temperature, setup.experiment.seed)
+        settings = setup.settings
+        sampling = Sampling(settings.temperature, setup.experiment.seed, settings.top_k, settings.top_p)
         return TorchExecutor(decoder, kv, host, tokens, sampling, shadow)
 
     def _allocate(self) -> tuple[PagedKV, PagedKV | None]:
@@ -165,6 +166,7 @@ class EngineSession:
             "weights": self.setup.model.origin,
             "device": str(decoder.device),
             "dtype": str(decoder.dtype).removeprefix("torch."),
+            "memory": None if self.setup.memory is None else asdict(self.setup.memory),
             "threads": settings.threads,
             "clock": settings.clock,
             "num_sampled": executor.num_sampled,

@@ -19,6 +19,7 @@ from engine.tokenizer import BPECodec, ByteCodec, TextCodec
 from engine.weights import TOKENIZER_FILE, load_weights, random_weights
 from kvtwin.binding import PolicyFactory, instantiate_one
 from kvtwin.decoder_shapes import decoder_shape_of
+from kvtwin.device_memory import MemoryBudget, auto_pool_bytes, memory_budget
 from kvtwin.experiment import Experiment, load_experiment
 from kvtwin.model_files import open_model_files
 from kvtwin.prompt_tokens import TraceTokens, corpus_text
@@ -49,6 +50,7 @@ class EngineSetup:
     tokens: TraceTokens
     new_output_mode: Callable[[], OutputMode]
     settings: DictConfig  # the `engine` block
+    memory: MemoryBudget | None  # of a GPU
 
 
 def load_engine_setup(
@@ -61,9 +63,10 @@ def load_engine_setup(
     torch.set_num_threads(config.engine.threads)
     shape: ModelShape = instantiate_one(config.model, "model")
     loaded = model or load_model(config, shape)
+    budget = memory_budget(config, loaded.decoder)
     experiment = load_experiment(
         config,
-        default_num_blocks=_blocks_that_fit(config, loaded.decoder),
+        default_num_blocks=_blocks_that_fit(config, loaded.decoder, budget),
         default_max_model_len=shape.max_context_tokens,
         single_steps=True,
         outputs_as_recorded=False,
@@ -85,17 +88,16 @@ def load_engine_setup(
     if mode == "forced_tokens":
         experiment = experiment.with_recorded_outputs()
     tokens = TraceTokens(experiment.trace, loaded.codec.encode_corpus(corpus_text()), shape.vocab_size)
-    return EngineSetup(
-        experiment, loaded, tokens, partial(_new_output_mode, mode, shape.name, loaded.eos_ids), config.engine
-    )
+    new_output_mode = partial(_new_output_mode, mode, shape.name, loaded.eos_ids)
+    return EngineSetup(experiment, loaded, tokens, new_output_mode, config.engine, budget)
 
 
-def _blocks_that_fit(config: DictConfig, decoder: Decoder) -> int:
+def _blocks_that_fit(config: DictConfig, decoder: Decoder, budget: MemoryBudget | None) -> int:
     block_bytes = kv_block_bytes(decoder.shape, config.pool.block_size_tokens, decoder.dtype)
-    num_blocks: int = config.engine.pool_bytes // block_bytes
-    if num_blocks < 1:
-        raise InputError(f"engine.pool_bytes={config.engine.pool_bytes}: one block takes {block_bytes} bytes")
-    return num_blocks
+    num_bytes = auto_pool_bytes(config, budget)
+    if num_bytes < block_bytes:
+        raise InputError(f"engine.pool_bytes={num_bytes}: one block takes {block_bytes} bytes")
+    return int(num_bytes // block_bytes)
 
 
 def load_model(config: DictConfig, shape: ModelShape) -> LoadedModel:

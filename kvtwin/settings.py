@@ -144,8 +144,12 @@ RULES: Mapping[str, Rule] = {
     "engine.dtype": _one_of("auto", "bfloat16", "float32"),
     "engine.threads": COUNT,
     "engine.temperature": NOT_NEGATIVE,
+    "engine.top_k": WHOLE,
+    "engine.top_p": SHARE,
     "engine.weights": _one_of("auto", "real", "random"),
-    "engine.pool_bytes": COUNT,
+    "engine.pool_bytes": _whole(1, "auto"),
+    "engine.memory_fraction": SHARE,
+    "engine.graph_bytes": WHOLE,
     "engine.shadow": BOOLEAN,
     "validate.repeats": COUNT,
     # kvtwin size

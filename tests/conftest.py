@@ -10,6 +10,7 @@ os.environ["TRITON_INTERPRET"] = "1"
 
 NEED_TORCH = [
     "test_architectures.py",
+    "test_device_memory.py",
     "test_engine_model.py",
     "test_engine_run.py",
     "test_engine_sampling.py",

@@ -127,7 +127,10 @@ def defaults() -> DictConfig:
         ("engine.temperature", -1, "a number from 0 on"),
         ("engine.clock", "sun", "one of wall, cpu"),
         ("engine.weights", "fake", "one of auto, real, random"),
-        ("engine.pool_bytes", "1GB", "a whole number of at least 1"),
+        ("engine.pool_bytes", "1GB", "a whole number of at least 1 or auto"),
+        ("engine.memory_fraction", 1.5, "a ratio in (0, 1]"),
+        ("engine.top_p", 0, "a ratio in (0, 1]"),
+        ("engine.top_k", -1, "a whole number of at least 0"),
         ("validate.repeats", 0, "a whole number of at least 1"),
     ],
 )

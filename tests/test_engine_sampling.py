@@ -1,9 +1,10 @@
 """A sampled token depends on the seed, its stream, its position and its logits, and on nothing else."""
 
 import numpy as np
+import pytest
 import torch
 
-from engine.sampling import sample, uniform_draws
+from engine.sampling import most_likely, sample, uniform_draws
 
 LOGITS = torch.randn(12, 50, generator=torch.Generator().manual_seed(0)) * 2
 STREAMS, POSITIONS = np.arange(12) * 1000, np.arange(12) % 5
@@ -52,3 +53,45 @@ def test_uniform_draws_fill_the_unit_interval_evenly():
     assert ((counts - 500) ** 2 / 500).sum() < 45  # chi-squared, 19 degrees of freedom: p of about 0.001
     assert draws.min() >= 0
     assert draws.max() < 1
+
+
+@pytest.mark.parametrize(
+    ("top_k", "top_p", "kept"),
+    [
+        (0, 1.0, [0, 1, 2, 3]),
+        (9, 1.0, [0, 1, 2, 3]),
+        (3, 1.0, [0, 1, 3]),
+        (1, 1.0, [1]),
+        (0, 0.5, [1]),  # its share is exactly a half
+        (0, 0.51, [1, 3]),
+        (0, 0.75, [1, 3]),
+        (0, 0.8, [0, 1, 3]),
+        (2, 0.66, [1]),  # of the best two it has two thirds
+        (2, 0.67, [1, 3]),
+        (0, 1e-9, [1]),
+    ],
+)
+def test_the_most_likely_tokens_are_those_of_the_definition(top_k, top_p, kept):
+    """Shares of 1/8, 1/2, 1/8, 1/4: of the two equal ones the first comes first."""
+    logits = torch.tensor([[0.125, 0.5, 0.125, 0.25]], dtype=torch.float64).log()
+    filtered = most_likely(logits, top_k, top_p)[0]
+    assert torch.nonzero(filtered > -torch.inf).flatten().tolist() == kept
+    assert torch.equal(filtered[kept], logits[0, kept])
+
+
+def test_draws_among_the_most_likely_keep_their_shares_and_their_independence():
+    logits = torch.tensor([1.0, 3.0, 0.0, 2.0, -1.0])
+    num_draws = 20_000
+    arguments = np.full(num_draws, 0.8), 9, np.arange(num_draws), np.zeros(num_draws, np.int64), 3, 0.97
+    tokens = sample(logits.expand(num_draws, 5), *arguments).token_ids
+    kept = torch.softmax(logits[[1, 3, 0]] / 0.8, dim=0)  # 0.73, 0.21, 0.06: all three are needed for 0.97
+    shares = torch.bincount(tokens, minlength=5) / num_draws
+    assert (shares[[1, 3, 0]] - kept).abs().max() < 0.01
+    assert shares[[2, 4]].tolist() == [0, 0]
+
+    together = sample(LOGITS, TEMPERATURE, 1, STREAMS, POSITIONS, 7, 0.8).token_ids
+    for row in range(12):
+        only = slice(row, row + 1)
+        alone = sample(LOGITS[only], TEMPERATURE[only], 1, STREAMS[only], POSITIONS[only], 7, 0.8)
+        assert alone.token_ids[0] == together[row]
+    assert torch.equal(sample(LOGITS, TEMPERATURE, 1, STREAMS, POSITIONS, 1).token_ids, LOGITS.argmax(dim=-1))

@@ -25,17 +25,19 @@ def requests_of(scheduler: Scheduler) -> list[Request]:
     return [*scheduler.recorder.done, *scheduler.running, *scheduler.waiting]
 
 
-def request_arrays(requests: Iterable[Request], num_rows: int) -> Arrays:
+def request_arrays(requests: Iterable[Request], num_rows: int, request_ids: Ints | None = None) -> Arrays:
     """One row per trace row, [num_rows]; a row that never arrived is `unfinished` and has no times.
 
-    Raises IndexError for a request id beyond `num_rows`.
+    `request_ids`: those of the rows, where they are but some of a trace's. Raises IndexError for a request id beyond
+    `num_rows`, KeyError for one that is not among `request_ids`.
     """
+    rows = None if request_ids is None else {number: row for row, number in enumerate(request_ids.tolist())}
     outcomes = list(Outcome)
     times = {f"{name}_s": np.full(num_rows, np.nan) for name in ("arrival", "first_scheduled", "first_token", "finish")}
     counts = {name: np.zeros(num_rows, dtype=np.int64) for name in _COUNTS}
     outcome = np.full(num_rows, outcomes.index(Outcome.UNFINISHED), dtype=np.int8)
     for request in requests:
-        row = request.request_id
+        row = request.request_id if rows is None else rows[request.request_id]
         times["arrival_s"][row] = request.arrival_ps / PS_PER_S
         for name in ("first_scheduled", "first_token", "finish"):
             time_ps = getattr(request, f"{name}_ps")
@@ -47,7 +49,8 @@ def request_arrays(requests: Iterable[Request], num_rows: int) -> Arrays:
         counts["num_cached_tokens"][row] = max(request.num_cached_tokens, 0)
         outcome[row] = outcomes.index(request.outcome)
     names = np.array([each.value for each in outcomes])
-    return {"request_id": np.arange(num_rows), **times, **counts, "outcome": outcome, "outcome_names": names}
+    numbers = np.arange(num_rows) if request_ids is None else request_ids
+    return {"request_id": numbers, **times, **counts, "outcome": outcome, "outcome_names": names}
 
 
 _COUNTS = (

@@ -77,7 +77,7 @@ class RequestColumns:
 @dataclass(frozen=True, slots=True)
 class StepColumns:
     """One row per step in order of time, [num_steps]. `*_after` is the pool after the step's commit: what holds
-    while the replica idles until the next step."""
+    while the replica idles until the next step. Of several replicas: those of one after those of another."""
 
     start_s: Floats
     duration_s: Floats
@@ -88,20 +88,34 @@ class StepColumns:
     num_referenced_blocks_after: Ints
     num_cached_blocks_after: Ints
     num_orphan_blocks_after: Ints
+    replica: Ints | None = None  # ascending; None: there is one
 
     @classmethod
     def of(cls, arrays: Mapping[str, NDArray[Any]]) -> StepColumns:
         """The columns of `steps.npz`; raises KeyError naming a column that is missing."""
-        return cls(**{field.name: arrays[field.name] for field in fields(cls)})
+        names = [field.name for field in fields(cls) if field.name != "replica"]
+        return cls(**{name: arrays[name] for name in names}, replica=arrays.get("replica"))
 
-    def since(self, first: int) -> StepColumns:
-        """Without the steps before the one at place `first`."""
-        return StepColumns(**{field.name: getattr(self, field.name)[first:] for field in fields(self)})
+    def where(self, rows: NDArray[np.bool_]) -> StepColumns:
+        """Only these steps."""
+        columns = {field.name: getattr(self, field.name)[rows] for field in fields(self) if field.name != "replica"}
+        return StepColumns(**columns, replica=None if self.replica is None else self.replica[rows])
+
+    def since_first_eviction(self) -> StepColumns:
+        """Without each replica's steps before its first eviction."""
+        num_so_far = np.cumsum(self.num_evictions)
+        if self.replica is not None:
+            first = np.flatnonzero(np.diff(self.replica, prepend=-1))
+            before = (num_so_far - self.num_evictions)[first]
+            num_so_far = num_so_far - np.repeat(before, np.diff(first, append=len(self.replica)))
+        return self.where(num_so_far > 0)
 
     def time_mean(self, during: Ints, after: Ints) -> float | None:
-        """Time-weighted mean of a block count from the first step's start to the last step's end."""
+        """Time-weighted mean of a block count from the first step's start to the last step's end, of each replica."""
         until_next_s = np.append(np.diff(self.start_s), self.duration_s[-1:])
         idle_s = np.maximum(until_next_s - self.duration_s, 0.0)
+        if self.replica is not None:
+            idle_s[:-1][np.diff(self.replica) != 0] = 0.0
         total_s = self.duration_s.sum() + idle_s.sum()
         if total_s == 0:
             return None
@@ -228,9 +242,8 @@ def _evictions(records: Records) -> dict[str, Any]:
     num, num_costly, steps = records.num_evictions, records.num_costly_evictions, records.steps
     evicted_tokens = int(records.requests.num_recomputed_evicted_tokens.sum())
     evictable: dict[str, float | None] = {"time_mean": None, "min": None}
-    first = np.flatnonzero(steps.num_evictions)[:1]
-    if first.size and records.num_blocks is not None:
-        late = steps.since(int(first[0]))
+    if steps.num_evictions.any() and records.num_blocks is not None:
+        late = steps.since_first_eviction()
         mean = late.time_mean(late.num_cached_blocks, late.num_cached_blocks_after)
         least = min(int(late.num_cached_blocks.min()), int(late.num_cached_blocks_after.min()))
         evictable = {"time_mean": _ratio(mean, records.num_blocks), "min": least / records.num_blocks}

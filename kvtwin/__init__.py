@@ -33,6 +33,7 @@ from core.interfaces import (
     Shortage,
 )
 from core.request import Request
+from core.routing import ReplicaView, RoutingPolicy, StaticRouting
 
 if TYPE_CHECKING:
     from kvtwin.api import compare, run_engine, simulate
@@ -58,10 +59,13 @@ __all__ = [
     "PreemptionPolicy",
     "PriorityEviction",
     "QueuePolicy",
+    "ReplicaView",
     "Request",
+    "RoutingPolicy",
     "Running",
     "SchedulerView",
     "Shortage",
+    "StaticRouting",
     "check_policy",
     "compare",
     "run_engine",

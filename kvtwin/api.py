@@ -34,10 +34,10 @@ def simulate(
     """Replays a trace in the simulator and returns the run: `summary`, `requests`, `steps`, `gaps`.
 
     `trace` is the name of a bundled one, a file, or a Trace (limits and scales apply to it all the same). `choices` are
-    the config groups: a policy group (`eviction`, `allocation`, `preemption`, `batching`, `queue`, `admission`) takes a
-    name or a class of your own (bind parameters with functools.partial); other groups take a name or a mapping of
-    values: `pool={"num_blocks": 2000}`. `overrides` are the command's `key=value` strings. With `out` the run folder is
-    written there, else nothing is.
+    the config groups: a policy group (`eviction`, `allocation`, `preemption`, `batching`, `queue`, `admission`,
+    `routing`) takes a name or a class of your own (bind parameters with functools.partial); other groups take a name or
+    a mapping of values: `pool={"num_blocks": 2000}`, `cluster={"num_replicas": 8}`. `overrides` are the command's
+    `key=value` strings. With `out` the run folder is written there, else nothing is.
 
         kvtwin.simulate("agent_sessions_sample", eviction=MyPolicy, pool={"num_blocks": 1024}).summary["metrics"]
 

@@ -27,6 +27,7 @@ from core.interfaces import (
     PreemptionPolicy,
     QueuePolicy,
 )
+from core.routing import RoutingPolicy
 from kvtwin.failures import failure_line
 from kvtwin.naming import did_you_mean, no_such_key
 
@@ -37,6 +38,7 @@ POLICY_BASES: Mapping[str, type[Policy]] = {
     "batching": BatchPolicy,
     "queue": QueuePolicy,
     "admission": AdmissionPolicy,
+    "routing": RoutingPolicy,
 }
 POLICY_GROUPS = tuple(POLICY_BASES)
 EVICTION_BASES: Mapping[PrefixIndex, type[Policy]] = {
@@ -53,8 +55,10 @@ PolicyFactory = type[Policy] | partial[Any]
 
 
 def policy_bases(form: PrefixIndex) -> Mapping[str, type[Policy]]:
-    """What the class of each policy group derives from, where the prefix index has this form."""
-    return {**POLICY_BASES, "eviction": EVICTION_BASES[form]}
+    """What each policy of a replica derives from, by group, where the prefix index has this form."""
+    bases = {**POLICY_BASES, "eviction": EVICTION_BASES[form]}
+    del bases["routing"]
+    return bases
 
 
 def bind_policy(config: DictConfig, group: str, base: type[Policy] | None = None) -> partial[Any]:

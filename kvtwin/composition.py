@@ -15,7 +15,7 @@ from core.errors import InputError
 from kvtwin.naming import did_you_mean, near_or_all, no_such_key, options_of
 from kvtwin.plugins import offer_plugins
 
-CLASS_GROUPS = ("eviction", "allocation", "preemption", "batching", "queue", "admission", "cost")
+CLASS_GROUPS = ("eviction", "allocation", "preemption", "batching", "queue", "admission", "routing", "cost")
 FILE_KEYS = ("model.path", "trace.path", "trace.recipe", "trace.tokenizer", "cost.path", "out", "hardware_file")
 OWN = "own"  # the option of a class group that holds nothing: the user's class brings its own parameters
 SWEEP_FLAGS = ("-m", "--multirun")

@@ -29,6 +29,7 @@ from engine.tokens import TokenStore
 from kvtwin.binding import PolicyFactory
 from kvtwin.engine_setup import EngineSetup, LoadedModel, load_engine_setup
 from kvtwin.progress import Progress, progress_bar
+from kvtwin.replica_records import replica_records
 from kvtwin.simulating import check_any_ran
 from kvtwin.summary import Cost, RunRecords, collect_records
 from sim.cost_model import StepWork, work_of
@@ -142,12 +143,13 @@ class EngineSession:
         experiment, recorder = self.setup.experiment, self.scheduler.recorder
         if interrupted:
             recorder.forget_steps_not_run()
-        else:
-            check_any_ran(experiment, recorder.done)
+        replicas = [replica_records(self.scheduler, experiment.config["decisions"] == "full")]
+        if not interrupted:
+            check_any_ran(experiment, replicas)
         wall_s, cpu_s = self.start_s
         records = collect_records(
             experiment,
-            self.scheduler,
+            replicas,
             "engine",
             Cost(time.perf_counter() - wall_s, time.process_time() - cpu_s),
             interrupted=interrupted,

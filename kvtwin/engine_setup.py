@@ -60,6 +60,8 @@ def load_engine_setup(
     model: LoadedModel | None = None,
 ) -> EngineSetup:
     """Reads trace and weights. `model` reuses one that is loaded already. Raises InputError for what cannot run."""
+    if config.cluster.num_replicas > 1:
+        raise InputError(f"cluster.num_replicas={config.cluster.num_replicas}: the engine is one replica; expected 1")
     torch.set_num_threads(config.engine.threads)
     shape: ModelShape = instantiate_one(config.model, "model")
     loaded = model or load_model(config, shape)

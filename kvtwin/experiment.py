@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +24,24 @@ from kvtwin.foreseeing import foresight_of, is_clairvoyant
 from kvtwin.tokenizing import read_with_tokenizer
 from traces.generate import generate
 from traces.recipe import load_recipe
-from traces.replay import Arrivals, ReplayConfig, TraceSource
+from traces.replay import Arrivals, Names, ReplayConfig, TraceSource
 from traces.samples import sample_path
 from traces.schema import Trace
 from traces.transforms import length_scale, limit, rate_scale
+
+_SEEDS_APART = 1_000_003  # between replicas: far from what a user would call two seeds
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """How many replicas there are, who tells which serves a request, and over how many processes (None: decide then).
+
+    `routing(env)` makes the policy; None where the verb knows no fleets.
+    """
+
+    num_replicas: int = 1
+    num_shards: int | None = None
+    routing: partial[Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -44,11 +59,13 @@ class Experiment:
     model: ModelShape
     hardware: Hardware
     seed: int
+    fleet: Fleet = Fleet()
 
     def new_log(self) -> DecisionLog:
         return NoLog() if self.config["decisions"] == "off" else DecisionLog()
 
-    def build(self, log: DecisionLog) -> Scheduler:
+    def build(self, log: DecisionLog, replica: int = 0) -> Scheduler:
+        """The control plane of one replica. Each draws other random numbers; the first those of a replica alone."""
         return build_scheduler(
             self.scheduler,
             self.pool,
@@ -57,7 +74,7 @@ class Experiment:
             Recorder(),
             self.prefix_caching,
             self.groups,
-            self.seed,
+            self.seed + replica * _SEEDS_APART,
             self._foresight(),
             self.config.get("attribution", True),
         )
@@ -75,8 +92,9 @@ class Experiment:
         """The same without single steps: as the simulator runs it."""
         return replace(self, scheduler=replace(self.scheduler, single_steps=False))
 
-    def source(self, num_output_tokens: dict[int, int] | None = None) -> TraceSource:
-        return TraceSource(self.trace, self.replay, num_output_tokens)
+    def source(self, num_output_tokens: dict[int, int] | None = None, names: Names | None = None) -> TraceSource:
+        """`names`: where the trace is a part of another's."""
+        return TraceSource(self.trace, self.replay, num_output_tokens, names)
 
 
 def load_experiment(
@@ -150,7 +168,17 @@ def load_experiment(
         model=model,
         hardware=instantiate_one(config.hardware, "hardware"),
         seed=config.seed,
+        fleet=_fleet(config, given),
     )
+
+
+def _fleet(config: DictConfig, given: Mapping[str, PolicyFactory]) -> Fleet:
+    if "routing" not in config:
+        return Fleet(config.cluster.num_replicas) if "cluster" in config else Fleet()
+    chosen = given.get("routing")
+    routing = bind_policy(config.routing, "routing") if chosen is None else checked_policy(chosen, "routing")
+    shards = config.cluster.shards
+    return Fleet(config.cluster.num_replicas, None if shards == "auto" else shards, routing)
 
 
 def _limit(value: int | str, default: int | None) -> int | None:

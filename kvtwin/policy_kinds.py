@@ -24,8 +24,9 @@ class Kind:
     setting: str = ""
 
 
+_ALSO = {"routing": "cluster.num_replicas=4"}
 KINDS: Mapping[str, Kind] = {
-    **{group: Kind(group, group, base) for group, base in POLICY_BASES.items()},
+    **{group: Kind(group, group, base, _ALSO.get(group, "")) for group, base in POLICY_BASES.items()},
     "leaf": Kind("leaf", "eviction", LeafRanking, f"pool.prefix_index={PrefixIndex.RADIX.value}"),
 }
 

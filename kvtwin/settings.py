@@ -119,6 +119,8 @@ RULES: Mapping[str, Rule] = {
     "scheduler.admit_after_preemption": BOOLEAN,
     "scheduler.own_preemption_ends_step": BOOLEAN,
     "scheduler.async_scheduling": BOOLEAN,
+    "cluster.num_replicas": COUNT,
+    "cluster.shards": _whole(1, "auto"),
     "batching.exempts_alone": BOOLEAN,
     "admission.full_prompt": BOOLEAN,
     "admission.watermark_when_idle": BOOLEAN,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
@@ -11,17 +11,17 @@ from omegaconf import DictConfig, OmegaConf
 from core.errors import InputError
 from core.hardware import Hardware
 from core.model_shape import ModelShape
-from core.request import Request
 from engine.interrupt import DeferredInterrupt
 from kvtwin.binding import PolicyFactory, instantiate_one
 from kvtwin.experiment import Experiment, load_experiment
+from kvtwin.fleet import Watch, check_fleet, simulate_alone, simulate_fleet
 from kvtwin.memory_plan import SizingOptions, group_block_bytes, pool_bytes
 from kvtwin.progress import progress_bar
-from kvtwin.summary import Cost, RunRecords, collect_records
-from sim.beam_model import RandomBeams
-from sim.cost_model import CostModel, StepWork
+from kvtwin.replica_records import ReplicaRecords
+from kvtwin.summary import Cost, RunRecords, collect_records, cpu_time_s
+from kvtwin.watched_cost import WatchedCost
+from sim.cost_model import CostModel
 from sim.linear_cost import LinearCost
-from sim.simulation import run_simulation
 from traces.schema import Trace
 
 
@@ -30,7 +30,7 @@ def load_simulation(
 ) -> Experiment:
     """The simulator's experiment; `pool.num_blocks=auto` is what the device has left beside the model."""
     num_blocks = _blocks_that_fit(config) if config.pool.num_blocks == "auto" else 0
-    return load_experiment(
+    experiment = load_experiment(
         config,
         default_num_blocks=num_blocks,
         default_max_model_len=None,
@@ -38,6 +38,8 @@ def load_simulation(
         policies=policies,
         trace=trace,
     )
+    check_fleet(experiment)
+    return experiment
 
 
 def _blocks_that_fit(config: DictConfig) -> int:
@@ -81,62 +83,37 @@ def load_calibrated(path: str) -> LinearCost:
         raise InputError(f"cost.path={path}: {error}; {expected}") from None
 
 
-class Stopped(Exception):
-    """Ctrl-C came; the scheduler is between two plans."""
-
-
-class WatchedCost(CostModel):
-    """A cost model that looks up before each plan: shows the progress, and stops where Ctrl-C was pressed."""
-
-    def __init__(self, cost: CostModel, interrupt: DeferredInterrupt, show: Callable[[], None]) -> None:
-        self._cost = cost
-        self._interrupt = interrupt
-        self._show = show
-
-    def step_ps(self, work: StepWork) -> int:
-        self._look_up()
-        return self._cost.step_ps(work)
-
-    def decode_span_ps(self, work: StepWork, max_steps: int) -> Sequence[int]:
-        self._look_up()
-        return self._cost.decode_span_ps(work, max_steps)
-
-    def _look_up(self) -> None:
-        if self._interrupt.requested:
-            raise Stopped
-        self._show()
-
-
 def simulate_records(experiment: Experiment, cost: CostModel) -> RunRecords:
     """Runs the simulation and gathers what it leaves behind. Ctrl-C ends it early and marks the summary as interrupted.
 
     Raises InputError if no request of the trace can run.
     """
-    wall_s, cpu_s = time.perf_counter(), time.process_time()
-    scheduler = experiment.build(experiment.new_log())
-    done = scheduler.recorder.done
-    beams = RandomBeams(experiment.config["beams"]["drop_ratio"], experiment.seed)
+    wall_s, cpu_s = time.perf_counter(), cpu_time_s()
+    simulate = simulate_fleet if experiment.fleet.num_replicas > 1 else simulate_alone
     with progress_bar("sim", experiment.trace.num_requests) as progress, DeferredInterrupt() as interrupt:
-        watched = WatchedCost(cost, interrupt, lambda: progress.show(len(done)))
-        try:
-            run_simulation(experiment.source(), scheduler, watched, beams)
-        except Stopped:
-            scheduler.recorder.forget_steps_not_run()
-    spent = Cost(time.perf_counter() - wall_s, time.process_time() - cpu_s)
-    check_any_ran(experiment, done)
-    return collect_records(experiment, scheduler, "sim", spent, interrupted=interrupt.requested)
+        watch = Watch(
+            cost,
+            lambda cost, show: WatchedCost(cost, interrupt, show),
+            progress,
+            lambda: interrupt.requested,
+        )
+        replicas = simulate(experiment, watch)
+    spent = Cost(time.perf_counter() - wall_s, cpu_time_s() - cpu_s)
+    check_any_ran(experiment, replicas)
+    return collect_records(experiment, replicas, "sim", spent, interrupted=interrupt.requested)
 
 
-def check_any_ran(experiment: Experiment, done: Sequence[Request]) -> None:
+def check_any_ran(experiment: Experiment, replicas: Sequence[ReplicaRecords]) -> None:
     """A run in which every request was rejected is a mistake in the configuration, not a result."""
-    if len(done) < experiment.trace.num_requests or not all(request.reject_reason for request in done):
+    num_taken = sum(len(each.requests["request_id"]) for each in replicas)
+    turned_away = [each.turned_away for each in replicas if len(each.requests["request_id"])]
+    reasons = [each for each in turned_away if each is not None]
+    if num_taken < experiment.trace.num_requests or len(reasons) < len(turned_away):
         return
-    first, longest = done[0], experiment.replay.max_model_len
-    row = first.request_id
+    (row, reason), longest = min(reasons), experiment.replay.max_model_len
     num_tokens = int(experiment.trace.num_prompt_tokens[row] + experiment.trace.num_output_tokens[row])
-    reason = first.reject_reason
     if longest is not None and num_tokens > longest:
         reason = f"has {num_tokens} tokens, the longest allowed (scheduler.max_model_len) is {longest}"
     raise InputError(
-        f"none of the {len(done)} requests can run: the first {reason}; enlarge the pool or scale the trace"
+        f"none of the {num_taken} requests can run: the first {reason}; enlarge the pool or scale the trace"
     )

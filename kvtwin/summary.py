@@ -1,30 +1,30 @@
-"""What a run leaves behind, made from a scheduler that has run: summary and arrays."""
+"""What a run leaves behind, made from the records of its replicas: summary and arrays."""
 
 from __future__ import annotations
 
 import platform
 import resource
 import sys
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from numpy.typing import NDArray
+import numpy as np
 
-from core.columns import charge_arrays, gap_arrays, request_arrays, requests_of, step_arrays
 from core.metrics import Records, RequestColumns, Slo, StepColumns, WasteColumns, compute_metrics
-from core.scheduler import Scheduler
-from kvtwin.decisions_file import DECISIONS_FILE, decisions_jsonl
+from kvtwin.decisions_file import DECISIONS_FILE
 from kvtwin.experiment import Experiment
+from kvtwin.fleet_summary import fleet_block
+from kvtwin.merged_records import RequestTable, combined_digest, concatenated, total
+from kvtwin.replica_records import Arrays, ReplicaRecords
 from kvtwin.store import Run, npz_bytes, write_run
 
 PACKAGES = ("kvtwin", "numpy", "simpy", "hydra-core", "torch", "triton")
 ATTRIBUTION_FILE = "attribution.npz"
 MAXRSS_UNIT_BYTES = 1 if sys.platform == "darwin" else 1024  # getrusage(2) of macOS and of Linux differ
-
-Arrays = dict[str, NDArray[Any]]
 
 
 @dataclass(frozen=True)
@@ -54,26 +54,25 @@ class RunRecords:
 
 def collect_records(
     experiment: Experiment,
-    scheduler: Scheduler,
+    replicas: Sequence[ReplicaRecords],
     kind: str,
     cost: Cost,
     *,
     interrupted: bool = False,
     extra: Mapping[str, Any] | None = None,
 ) -> RunRecords:
-    """Summary (architecture: `kvtwin.run/1`) and arrays of a run that has ended."""
-    recorder, log = scheduler.recorder, scheduler.log
-    taken = requests_of(scheduler)
-    requests = request_arrays(taken, experiment.trace.num_requests)
-    steps = step_arrays(recorder, taken, experiment.pool.num_blocks)
-    gaps = gap_arrays(recorder)
+    """Summary (architecture: `kvtwin.run/1`) and arrays of a run that has ended.
+
+    Columns say of which replica they are, and the summary has a block `fleet`, only where there are several.
+    """
+    requests, steps, gaps = _merged(experiment, replicas)
     summary = {
         "kind": kind,
         "config": experiment.config,
         "labels": _labels(experiment),
         "versions": versions(),
         "seed": experiment.seed,
-        "ignored": _ignored(experiment, scheduler),
+        "ignored": _ignored(experiment, replicas[0]),
         "trace": _trace_block(experiment),
         "replay": {
             "arrivals": experiment.replay.arrivals.value,
@@ -81,25 +80,45 @@ def collect_records(
             "outputs_as_recorded": experiment.replay.outputs_as_recorded,
         },
         "pool": _pool_block(experiment),
-        "decisions": {"num": len(log), "digest": log.digest() if len(log) else None},
-        "metrics": _metrics(experiment, scheduler, requests, steps, gaps),
+        "decisions": {"num": total(each.num_decisions for each in replicas), "digest": combined_digest(replicas)},
+        "metrics": _metrics(experiment, replicas, requests, steps, gaps),
         "cost": {
             "wall_s": cost.wall_s,
             "cpu_s": cost.cpu_s,
-            "peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * MAXRSS_UNIT_BYTES,
-            "num_steps": len(recorder.step_duration_ps),
-            "num_plans": len(recorder.plan_num_steps),
+            "peak_rss_bytes": _peak_rss_bytes(),
+            "num_steps": len(steps["start_s"]),
+            "num_plans": sum(each.num_plans for each in replicas),
         },
         "interrupted": interrupted,
+        **({"fleet": fleet_block(experiment, replicas)} if len(replicas) > 1 else {}),
         **(extra or {}),
     }
+    return RunRecords(summary, requests, steps, gaps, _files(replicas))
+
+
+def _merged(experiment: Experiment, replicas: Sequence[ReplicaRecords]) -> tuple[Arrays, Arrays, Arrays]:
+    """Requests, steps and gaps of all replicas."""
+    table = RequestTable(experiment.trace.num_requests)
+    for number, each in enumerate(replicas):
+        table.add(number, each.requests)
+    steps, gaps = concatenated([each.steps for each in replicas]), concatenated([each.gaps for each in replicas])
+    merged = table.arrays, steps, gaps
+    if len(replicas) == 1:
+        for arrays in merged:
+            del arrays["replica"]
+    return merged
+
+
+def _files(replicas: Sequence[ReplicaRecords]) -> dict[str, bytes]:
+    """Further members of the run folder: who paid for which evictions, and the decisions of each replica."""
     files = {}
-    attribution = scheduler.tables.pool.attribution
-    if attribution is not None and attribution.num_costly:
-        files[ATTRIBUTION_FILE] = npz_bytes(charge_arrays(attribution.charges))
-    if experiment.config["decisions"] == "full":
-        files[DECISIONS_FILE] = decisions_jsonl(log)
-    return RunRecords(summary, requests, steps, gaps, files)
+    charges = [each.charges for each in replicas if each.charges is not None]
+    if charges:
+        files[ATTRIBUTION_FILE] = npz_bytes({name: np.concatenate([c[name] for c in charges]) for name in charges[0]})
+    for number, each in enumerate(replicas):
+        if each.decisions is not None:
+            files[DECISIONS_FILE if len(replicas) == 1 else f"replica-{number}.{DECISIONS_FILE}"] = each.decisions
+    return files
 
 
 def _labels(experiment: Experiment) -> dict[str, Any]:
@@ -108,11 +127,25 @@ def _labels(experiment: Experiment) -> dict[str, Any]:
     labels = {"trace": experiment.trace.name}
     labels |= {group: _class_name(config[group]) for group in ("eviction", "admission", "queue")}
     labels["preemption"] = str(config["preemption"].get("mode", _class_name(config["preemption"])))
+    if experiment.fleet.num_replicas > 1:
+        labels |= {"routing": _class_name(config["routing"]), "replicas": str(experiment.fleet.num_replicas)}
     return labels | {"model": experiment.model.name, "hardware": experiment.hardware.name}
 
 
 def _class_name(config: Mapping[str, Any]) -> str:
     return str(config["_target_"]).rpartition(".")[2].lower()
+
+
+def cpu_time_s() -> float:
+    """Of this process and of those it has waited for."""
+    children = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return time.process_time() + children.ru_utime + children.ru_stime
+
+
+def _peak_rss_bytes() -> int:
+    """Of the greatest process."""
+    whose = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+    return max(resource.getrusage(each).ru_maxrss for each in whose) * MAXRSS_UNIT_BYTES
 
 
 def versions() -> dict[str, str]:
@@ -125,11 +158,9 @@ def versions() -> dict[str, str]:
     return found
 
 
-def _ignored(experiment: Experiment, scheduler: Scheduler) -> list[str]:
+def _ignored(experiment: Experiment, replica: ReplicaRecords) -> list[str]:
     """Trace features that this run does not honour."""
-    trace = experiment.trace
-    tells_apart = any(getattr(policy, "tells_categories_apart", False) for policy in scheduler.policies.others)
-    gone_by = {column for policy in scheduler.policies.all() for column in policy.goes_by}
+    trace, tells_apart, gone_by = experiment.trace, replica.tells_categories_apart, replica.goes_by
     tenants_are_kinds = tells_apart and trace.kind is trace.tenant
     ignored = {
         "priority": trace.priority is not None and "priority" not in gone_by,
@@ -165,11 +196,9 @@ def _pool_block(experiment: Experiment) -> dict[str, Any]:
 
 
 def _metrics(
-    experiment: Experiment, scheduler: Scheduler, requests: Arrays, steps: Arrays, gaps: Arrays
+    experiment: Experiment, replicas: Sequence[ReplicaRecords], requests: Arrays, steps: Arrays, gaps: Arrays
 ) -> dict[str, Any]:
-    recorder = scheduler.recorder
-    attribution = scheduler.tables.pool.attribution
-    num_swapped = sum(recorder.plan_num_swapped_blocks)
+    num_swapped = sum(each.num_swapped_blocks for each in replicas)
     block_bytes = experiment.model.kv_bytes_per_token() * experiment.pool.block_size_tokens
     slo = experiment.config["slo"]
     has_slo = slo["ttft_s"] is not None and slo["tpot_s"] is not None
@@ -183,9 +212,9 @@ def _metrics(
             experiment.pool.block_size_tokens,
             experiment.trace.has_prefix_information and experiment.prefix_caching,
             swapped_bytes=num_swapped * block_bytes,
-            num_evictions=scheduler.tables.pool.num_evictions,
-            num_costly_evictions=None if attribution is None else attribution.num_costly,
-            counts_orphans=scheduler.tables.pool.index.is_linked and not scheduler.tables.eviction_is_prefix_closed,
+            num_evictions=sum(each.num_evictions for each in replicas),
+            num_costly_evictions=total(each.num_costly_evictions for each in replicas),
+            counts_orphans=replicas[0].counts_orphans,
             waste=WasteColumns.of(steps),
             num_shared_references=steps["num_shared_references"],
             num_waiting=steps["num_waiting"],
@@ -193,7 +222,6 @@ def _metrics(
             slo=Slo(slo["ttft_s"], slo["tpot_s"]) if has_slo else None,
         )
     )
-    metrics["num_swap_fallbacks"] = recorder.num_swap_fallbacks
-    # Only runs that must stay whole ever move.
-    metrics["num_moved_blocks"] = sum(recorder.plan_num_moved_blocks) if scheduler.tables.is_contiguous else None
+    metrics["num_swap_fallbacks"] = sum(each.num_swap_fallbacks for each in replicas)
+    metrics["num_moved_blocks"] = total(each.num_moved_blocks for each in replicas)
     return metrics

@@ -65,6 +65,17 @@ _SWEEP_FIGURES = {
 }
 
 
+FLEET_FIGURES = {
+    "num_requests": "Requests",
+    "prompt_tokens": "Prompt tokens",
+    "prefix_hit_tokens": "Prefix hit tokens",
+    "output_tokens": "Output tokens",
+    "referenced_blocks": "Blocks in use, time mean",
+    "num_evictions": "Evictions",
+    "num_preemptions": "Preemptions",
+}
+
+
 def print_tables(*tables: RenderableType, file: TextIO | None = None) -> None:
     """Write tables to `file` (default: standard output), without colour and unwrapped unless it is a terminal."""
     console = _console(file)
@@ -97,9 +108,25 @@ def run_table(summary: Mapping[str, Any]) -> Group:
     """One run's figures: its latencies by percentile, then throughput, cache and pool."""
     metrics = summary["metrics"]
     parts: list[RenderableType] = [_latency_table(metrics), _figure_table(metrics)]
+    if "fleet" in summary:
+        parts.append(fleet_table(summary["fleet"]))
     if summary.get("interrupted"):
         parts.append(Text("interrupted: figures cover the part that ran", style="yellow"))
     return Group(*parts)
+
+
+def fleet_table(fleet: Mapping[str, Any]) -> Table:
+    """How the work was spread: least, mean and most of a replica, and most over mean. A row a figure."""
+    table = _table()
+    table.add_column(f"{fleet['num_replicas']:,} replicas")
+    for column in ("min", "mean", "max", "max/mean"):
+        table.add_column(column, justify="right")
+    for name, label in FLEET_FIGURES.items():
+        values = fleet["replicas"][name]
+        mean = sum(values) / len(values)
+        shown = [f"{value:,.0f}" for value in (min(values), mean, max(values))]
+        table.add_row(label, *shown, f"{max(values) / mean:.2f}" if mean else NOTHING)
+    return table
 
 
 def sweep_table(summaries: Sequence[Mapping[str, Any]]) -> Table:

@@ -78,12 +78,17 @@ class Replica:
             return  # stale: the span was cut
         self._alarm = None
         if self._plan is not None:
-            plan, self._plan = self._plan, None
-            parents = self._beams.parents(plan) if plan.searches else {}
-            done = self._scheduler.commit(plan, StepResult(self._executor.collect(), parents=parents))
-            if done:
-                self.on_done(done)
+            self._end_plan()
         self._begin_step()
+
+    def _end_plan(self) -> None:
+        """The last step of the running plan ends now."""
+        assert self._plan is not None
+        plan, self._plan = self._plan, None
+        parents = self._beams.parents(plan) if plan.searches else {}
+        done = self._scheduler.commit(plan, StepResult(self._executor.collect(), parents=parents))
+        if done:
+            self.on_done(done)
 
     def _begin_step(self) -> None:
         rejected: list[Request] = []

@@ -12,6 +12,7 @@ from core.request import Request
 from core.routing import RoutingPolicy
 from core.scheduler import Scheduler
 from core.source import Input, InputKind, RequestSource
+from sim.beam_model import NO_DROPS, BeamModel
 from sim.cluster import Source
 from sim.cost_model import CostModel
 from sim.executor import CostExecutor
@@ -85,6 +86,7 @@ def run_fleet(
     schedulers: Sequence[Scheduler],
     cost: CostModel,
     make_policy: Callable[[Callable[[], int]], RoutingPolicy],
+    beams: BeamModel = NO_DROPS,
 ) -> int:
     """Replays the source to its end over replicas that are alike, and returns the virtual time then, in picoseconds.
 
@@ -95,7 +97,8 @@ def run_fleet(
     policy = make_policy(lambda: int(env.now))
     instant = Instant(env)
     replicas = [
-        FleetReplica(instant, number, scheduler, CostExecutor(cost)) for number, scheduler in enumerate(schedulers)
+        FleetReplica(instant, number, scheduler, CostExecutor(cost), beams)
+        for number, scheduler in enumerate(schedulers)
     ]
     views = [LiveView(replica, scheduler) for replica, scheduler in zip(replicas, schedulers, strict=True)]
     Source(env, source, Router(instant, policy, replicas, views))

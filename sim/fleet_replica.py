@@ -8,10 +8,10 @@ from enum import IntEnum
 import simpy
 from simpy.events import NORMAL, URGENT, EventPriority
 
-from core.plan import StepResult
 from core.request import Request, Sequence
 from core.scheduler import Scheduler
 from core.source import Input
+from sim.beam_model import BeamModel
 from sim.cluster import Replica
 from sim.executor import CostExecutor
 
@@ -60,8 +60,10 @@ class Instant:
 class FleetReplica(Replica):
     """Ends its steps before any replica plans, and plans when all inputs of the instant are in."""
 
-    def __init__(self, instant: Instant, number: int, scheduler: Scheduler, executor: CostExecutor) -> None:
-        super().__init__(instant.env, scheduler, executor)
+    def __init__(
+        self, instant: Instant, number: int, scheduler: Scheduler, executor: CostExecutor, beams: BeamModel
+    ) -> None:
+        super().__init__(instant.env, scheduler, executor, beams)
         self._instant = instant
         self._number = number
         self._is_due = False  # to plan within this instant
@@ -103,13 +105,6 @@ class FleetReplica(Replica):
             self._plan_now()
         else:
             self._plan_soon()
-
-    def _end_plan(self) -> None:
-        assert self._plan is not None
-        plan, self._plan = self._plan, None
-        done = self._scheduler.commit(plan, StepResult(self._executor.collect()))
-        if done:
-            self.on_done(done)
 
     def _plan_soon(self) -> None:
         """Once all inputs of this instant are in, and all steps that end with it have ended."""

@@ -193,7 +193,7 @@ def test_two_runs_are_compared_and_unequal_pools_refused():
 
 
 def test_an_interrupted_run_is_marked_and_covers_what_ran(monkeypatch):
-    from kvtwin import simulating
+    from kvtwin import watched_cost
 
     num_plans = []
 
@@ -201,9 +201,9 @@ def test_an_interrupted_run_is_marked_and_covers_what_ran(monkeypatch):
         num_plans.append(1)
         if len(num_plans) > 20:
             self._interrupt.requested = True
-            raise simulating.Stopped
+            raise watched_cost.Stopped
 
-    monkeypatch.setattr(simulating.WatchedCost, "_look_up", stop_after_twenty)
+    monkeypatch.setattr(watched_cost.WatchedCost, "_look_up", stop_after_twenty)
     run = pressed()
     assert run.is_interrupted
     assert run.summary["cost"]["num_plans"] == 20

@@ -115,6 +115,14 @@ def test_a_wrong_eviction_policy_is_named_with_its_block(policy, rule, what):
         ),
         (wrong.RanksMixed, "all keys compare", r"leaf of . blocks at depth 0 .*'<' not supported"),
         (wrong.RanksByLot, "same inputs, same decisions", r"one run: step \d+: evict"),
+        (wrong.NamesNoReplica, "names a replica", r"request \d: 3; expected a whole number, 0 to 2"),
+        (wrong.MarksReplicas, "only looks at the replicas", r"route sets num_mine of a replica"),
+        (wrong.RoutesByLot, "same inputs, same decisions", r"request \d to replica \d; the same again: to \d"),
+        (
+            wrong.NotStatic,
+            "a static routing answers by the request alone",
+            r"request \d goes to replica \d in its turn",
+        ),
     ],
 )
 def test_a_wrong_policy_of_any_kind_is_named_with_its_step(policy, rule, what):

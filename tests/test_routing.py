@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
+import numpy as np
+import pytest
 from fleets import places, simulate_fleet
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_spans import assert_equal, assert_sound
 from workloads import Workload, workloads
-from world import Run
+from world import Run, Settings, trace_of
 
+from core.content import PrivateKeys
+from core.errors import InputError
+from core.interfaces import PolicyEnv
+from core.request import Request
+from core.units import PS_PER_S
 from policies.routing.cache_aware import CacheAware
 from policies.routing.hash import Hash
 from policies.routing.least_kv_use import LeastKVUse
@@ -40,3 +48,191 @@ def test_a_fleet_decides_in_spans_as_in_single_steps(workload: Workload, num_rep
     for ours, theirs in zip(spans, steps, strict=True):
         assert_equal(ours, theirs)
         assert_sound(ours)
+
+
+# ---- who serves whom --------------------------------------------------------------------------------------------
+
+
+class View:
+    """A replica as a test wants it."""
+
+    def __init__(self, num_outstanding: int = 0, num_referenced_blocks: int = 0, num_cached_tokens: int = 0) -> None:
+        self.num_outstanding = num_outstanding
+        self.num_referenced_blocks = num_referenced_blocks
+        self._num_cached_tokens = num_cached_tokens
+
+    def num_cached_tokens(self, request: Request) -> int:
+        return self._num_cached_tokens
+
+
+def routed(policy: type, *views: View, request: Request | None = None, **parameters: Any) -> int:
+    return policy(env(), **parameters).route(request or asked(0), list(views))
+
+
+def env(seed: int = 0, now: Any = lambda: 0) -> PolicyEnv:
+    return PolicyEnv(now, 100, 16, seed)
+
+
+def asked(number: int, text: int | None = None, num_prompt: int = 64, session: int = 0) -> Request:
+    """Requests of equal `text` have prompts of equal blocks of 16."""
+    keys = PrivateKeys(number if text is None else 1000 + text)
+    return Request(number, 0, num_prompt, 8, keys, session_id=session)
+
+
+def test_round_robin_deals_like_cards():
+    assert [RoundRobin(env()).place(asked(number), 3) for number in range(7)] == [0, 1, 2, 0, 1, 2, 0]
+
+
+def test_random_is_drawn_from_the_seed_and_spreads():
+    drawn = [Random(env()).place(asked(number), 4) for number in range(4000)]
+    assert np.bincount(drawn).tolist() == [997, 1052, 934, 1017]
+    assert drawn[:8] != [Random(env(seed=1)).place(asked(number), 4) for number in range(8)]
+
+
+@pytest.mark.parametrize(
+    ("by", "alike", "other"),
+    [
+        ("session", [asked(1, session=5), asked(2, session=5)], asked(3, session=6)),
+        ("prefix", [asked(1, text=7), asked(2, text=7, num_prompt=500)], asked(3, text=8)),
+        ("prefix", [asked(1, text=7, num_prompt=30), asked(2, text=7, num_prompt=31)], asked(3, text=7, num_prompt=15)),
+    ],
+)
+def test_what_is_hashed_alike_meets_again(by, alike, other):
+    policy = Hash(env(), by=by)
+    one, two = (policy.place(request, 1 << 20) for request in alike)
+    assert one == two
+    assert policy.place(other, 1 << 20) != one
+
+
+def test_the_shortest_queue_is_joined_and_the_first_of_equals():
+    assert routed(LeastOutstanding, View(3), View(1), View(1)) == 1
+
+
+def test_the_better_of_two_choices_is_taken():
+    """With two replicas both are drawn; of ten, number n wins (9 - n) of 45 draws."""
+    assert [routed(PowerOfTwo, View(2), View(1), num_choices=2) for _ in range(3)] == [1, 1, 1]
+    policy, views = PowerOfTwo(env()), [View(number) for number in range(10)]
+    chosen = [policy.route(asked(number), views) for number in range(1000)]
+    assert np.bincount(chosen, minlength=10).tolist() == [196, 185, 161, 114, 115, 93, 64, 52, 20, 0]
+
+
+def test_two_choices_flatten_what_one_choice_leaves_uneven():
+    """Balls into bins: 1,000 into 1,000. One choice: about log n / log log n; two: about log log n / log 2."""
+    policy, views = PowerOfTwo(env()), [View() for _ in range(1000)]
+    for number in range(1000):
+        views[policy.route(asked(number), views)].num_outstanding += 1
+    thrown = np.bincount([Random(env()).place(asked(number), 1000) for number in range(1000)])
+    assert (max(view.num_outstanding for view in views), thrown.max()) == (3, 7)
+
+
+def test_least_kv_use_counts_blocks_and_then_requests():
+    assert routed(LeastKVUse, View(0, 9), View(5, 4), View(2, 4)) == 2
+
+
+def test_a_session_stays_until_its_home_is_too_full():
+    policy, views = SessionAffinity(env(), max_excess=2), [View(1), View(0)]
+    assert policy.route(asked(0, session=4), views) == 1
+    views[1].num_outstanding = 3
+    assert policy.route(asked(1, session=4), views) == 1
+    views[1].num_outstanding = 4
+    assert policy.route(asked(2, session=4), views) == 0
+    views[1].num_outstanding = 0
+    assert policy.route(asked(3, session=4), views) == 0
+
+
+def test_prefix_aware_weighs_prefill_against_what_is_there():
+    """Dynamo's formula. A prompt of 64 tokens, 4 blocks. Replica 0 has all but one of them and one request of 160
+    tokens without a token yet: 1 x (1 + 10) + 10 = 21. Replica 1 has nothing: 4 + 0.
+    """
+    policy = PrefixAware(env())
+    assert policy.route(asked(0, num_prompt=160), [View(), View()]) == 0
+    views = [View(num_cached_tokens=48), View()]
+    assert policy.route(asked(1), views) == 1
+    long = asked(2, num_prompt=160)
+    policy = PrefixAware(env())
+    assert policy.route(long, views) == 0
+    long.first_token_ps = 5  # its prompt is computed: 1 + 10 against 4
+    assert policy.route(asked(3), views) == 1
+    policy.on_done(long, 0)  # 1 + 0 against 4 + (4 + 4)
+    assert policy.route(asked(4), views) == 0
+    assert routed(PrefixAware, View(), View(num_cached_tokens=16), overlap_weight=0.0) == 0
+
+
+def test_prefix_aware_draws_where_it_is_warm():
+    views = [View(num_cached_tokens=48), View()]
+    chosen = [routed(PrefixAware, *views, temperature=0.5) for _ in range(5)]
+    assert len(set(chosen)) == 1  # of one seed
+    drawn = [PrefixAware(env(seed), temperature=0.5).route(asked(0), views) for seed in range(1000)]
+    assert sum(drawn) == pytest.approx(1000 / (1 + np.exp(2)), abs=30)
+
+
+def test_cache_aware_follows_the_prefix_until_loads_part():
+    """SGLang's rules: the second request of a text goes where the first went, unless that one has 32 more and the
+    other has none; a new text goes to the replica that was sent the least.
+    """
+    policy, views = CacheAware(env()), [View(), View()]
+    assert policy.route(asked(0, text=1), views) == 0
+    assert policy.route(asked(1, text=2), views) == 1
+    assert policy.route(asked(2, text=3, num_prompt=160), views) == 0
+    assert policy.route(asked(3, text=1), views) == 0
+    views[0].num_outstanding = 32
+    assert policy.route(asked(4, text=1), views) == 0
+    views[0].num_outstanding = 33
+    assert policy.route(asked(5, text=1), views) == 1
+    views[0].num_outstanding = 0
+    assert policy.route(asked(6, text=1), views) == 1  # the latest to be sent it
+
+
+def test_cache_aware_forgets_what_was_unused_longest():
+    now = [0]
+    policy, views = CacheAware(env(now=lambda: now[0]), max_tree_blocks=4, eviction_interval_s=1.0), [View(), View()]
+    assert [policy.route(asked(number, text=number), views) for number in range(4)] == [0, 1, 0, 1]
+    now[0] = 2 * 10**12
+    assert policy.route(asked(4, text=2), views) == 0  # remembered
+    assert policy.route(asked(5, text=1), views) == 0  # forgotten: a new text, and both were sent as much
+
+
+@pytest.mark.parametrize(
+    ("policy", "parameters", "line"),
+    [
+        (Hash, {"by": "user"}, "routing.by=user: expected one of session, tenant, prefix"),
+        (Hash, {"prefix_blocks": 0}, "routing.prefix_blocks=0: expected a whole number of at least 1"),
+        (PowerOfTwo, {"num_choices": 0}, "routing.num_choices=0: expected a whole number of at least 1"),
+        (SessionAffinity, {"max_excess": -1}, "routing.max_excess=-1: expected a whole number from 0 on, or null"),
+        (PrefixAware, {"temperature": -1}, "routing.temperature=-1: expected a number from 0 on"),
+        (CacheAware, {"cache_threshold": "x"}, "routing.cache_threshold=x: expected a number from 0 on"),
+    ],
+)
+def test_parameters_that_cannot_be_are_refused(policy, parameters, line):
+    with pytest.raises(InputError, match=line):
+        policy(env(), **parameters)
+
+
+# ---- the clock --------------------------------------------------------------------------------------------------
+
+
+def test_all_arrivals_of_an_instant_are_in_before_anybody_plans():
+    """Steps of a second. Three requests at 0 s, dealt to two replicas: the two of replica 0 share its first step."""
+    runs = simulate_fleet(trace_of([0] * 3, [4] * 3, [1] * 3), Settings(10), 2, RoundRobin)
+    assert [run.num_steps for run in runs] == [1, 1]
+    assert places(runs) == [0, 1, 0]
+
+
+def test_a_follow_up_sees_the_ends_of_all_steps_of_its_instant():
+    """Both replicas end their requests at 2 s. The next turn of the first is routed when both have: to replica 0."""
+    trace = trace_of([0, 0, 0], [4, 4, 4], [2, 2, 1], parent=[-1, -1, 0], think_time_ps=[-1, -1, 0])
+    runs = simulate_fleet(trace, Settings(10), 2, LeastOutstanding)
+    assert places(runs) == [0, 1, 0]
+    assert runs[0].request(2).first_scheduled_ps == 2 * PS_PER_S
+
+
+def test_an_arrival_on_a_boundary_does_not_see_the_end_of_that_step():
+    """Replica 0 ends its only request at 2 s, when the third arrives; replica 1 has a longer one. To the router both
+    are busy with one: the first of equals.
+    """
+    runs = simulate_fleet(trace_of([0, 0, 2], [4] * 3, [2, 9, 1]), Settings(10), 2, LeastOutstanding)
+    assert places(runs) == [0, 1, 0]
+    runs = simulate_fleet(trace_of([0, 0, 2], [4] * 3, [9, 2, 1]), Settings(10), 2, LeastOutstanding)
+    assert places(runs) == [0, 1, 0]
+    runs = simulate_fleet(trace_of([0, 0, 2.5], [4] * 3, [9, 2, 1]), Settings(10), 2, LeastOutstanding)
+    assert places(runs) == [0, 1, 1]

@@ -17,6 +17,8 @@ from kvtwin import (
     PreemptionPolicy,
     PreemptMode,
     QueuePolicy,
+    RoutingPolicy,
+    StaticRouting,
 )
 
 
@@ -294,3 +296,36 @@ class RanksByLot(LeafRanking):
 
     def rank(self, leaf):
         return next(self.numbers) * 7919 % 101
+
+
+class NamesNoReplica(RoutingPolicy):
+    """Counts from 1."""
+
+    def route(self, request, replicas):
+        return request.request_id % len(replicas) + 1
+
+
+class MarksReplicas(RoutingPolicy):
+    """Keeps its books in the views."""
+
+    def route(self, request, replicas):
+        replicas[0].num_mine = 1
+        return 0
+
+
+class RoutesByLot(RoutingPolicy):
+    """Draws from nobody's seed."""
+
+    def route(self, request, replicas):
+        return random.randrange(len(replicas))
+
+
+class NotStatic(StaticRouting):
+    """Says that it goes by the request alone, and counts."""
+
+    def __init__(self, env):
+        super().__init__(env)
+        self.turns = count()
+
+    def place(self, request, num_replicas):
+        return next(self.turns) % num_replicas

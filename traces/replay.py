@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import heapq
+from bisect import bisect_left
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from itertools import chain
@@ -40,11 +41,33 @@ class ReplayConfig:
     beam_width: int | None = None  # every request is a beam search of that width; None: none is
 
 
-class TraceSource(RequestSource):
-    """Inputs of one run. `num_output_tokens` overrides the trace's, by row: for replays of runs that stopped early."""
+@dataclass(frozen=True, slots=True)
+class Names:
+    """Who the requests of a part of a trace are in the whole: by row of the part, ascending."""
 
-    def __init__(self, trace: Trace, config: ReplayConfig, num_output_tokens: dict[int, int] | None = None) -> None:
+    request_ids: list[int]
+    session_ids: list[int]
+
+    def row(self, request_id: int) -> int:
+        """O(log n)."""
+        return bisect_left(self.request_ids, request_id)
+
+
+class TraceSource(RequestSource):
+    """Inputs of one run. `num_output_tokens` overrides the trace's, by row: for replays of runs that stopped early.
+
+    `names`: where the trace is a part of another, so that its requests are those of the whole.
+    """
+
+    def __init__(
+        self,
+        trace: Trace,
+        config: ReplayConfig,
+        num_output_tokens: dict[int, int] | None = None,
+        names: Names | None = None,
+    ) -> None:
         self._trace = trace
+        self._names = names
         self._config = config
         self._num_output_tokens = num_output_tokens or {}
         self._due: list[tuple[int, int, int]] = []  # (time, 0 for arrivals and 1 for cancellations, row)
@@ -55,13 +78,13 @@ class TraceSource(RequestSource):
         self._arrival_ps: list[int] = trace.arrival_ps.tolist()
         self._num_prompt_tokens: list[int] = trace.num_prompt_tokens.tolist()
         self._trace_output_tokens: list[int] = trace.num_output_tokens.tolist()
-        has_sessions = trace.session_id is not None or trace.parent is not None
-        self._session_ids: list[int] | None = conversations(trace).tolist() if has_sessions else None
+        self._request_ids: Sequence[int] = names.request_ids if names else range(trace.num_requests)
+        self._session_ids: Sequence[int] = names.session_ids if names else session_ids(trace)
         self._start()
 
     def _start(self) -> None:
         rows: deque[int] = deque()
-        for row, parent in enumerate(self._awaited()):
+        for row, parent in enumerate(awaited_rows(self._trace, self._config.arrivals)):
             if parent < 0:
                 rows.append(row)
             else:
@@ -75,19 +98,6 @@ class TraceSource(RequestSource):
             self._backlog = rows
             for _ in range(self._num_clients):
                 self._release_backlog(0)
-
-    def _awaited(self) -> list[int]:
-        """The parent whose end each row waits for; -1: it waits for none.
-
-        A sequential replay keeps the trace's order, in which a parent precedes its turns anyway. A recorded one keeps
-        the time of a turn whose think time is not known.
-        """
-        trace = self._trace
-        if trace.parent is None or self._config.arrivals is Arrivals.SEQUENTIAL:
-            return [-1] * trace.num_requests
-        if self._config.arrivals is Arrivals.RECORDED and trace.think_time_ps is not None:
-            return [int(row) for row in np.where(trace.think_time_ps < 0, -1, trace.parent)]
-        return [int(row) for row in trace.parent]
 
     @property
     def _num_clients(self) -> int:
@@ -120,16 +130,18 @@ class TraceSource(RequestSource):
                 yield Input(time_ps, InputKind.ARRIVE, self._arrive(row, time_ps))
 
     def _arrive(self, row: int, time_ps: int) -> Request:
-        request = self._request(row, time_ps)
+        request = self.request(row, time_ps)
         self._alive[row] = request
         if request.cancel_ps >= 0:
             heapq.heappush(self._due, (request.cancel_ps, 1, row))
         return request
 
-    def _request(self, row: int, time_ps: int) -> Request:
+    def request(self, row: int, time_ps: int) -> Request:
+        """The row as a request that arrives at `time_ps`. Changes nothing."""
         trace = self._trace
         num_output = self._num_output_tokens.get(row, self._trace_output_tokens[row])
-        request = Request(row, time_ps, self._num_prompt_tokens[row], num_output, self.block_keys(row))
+        number = self._request_ids[row]
+        request = Request(number, time_ps, self._num_prompt_tokens[row], num_output, self.block_keys(row))
         allowed = self._config.max_new_tokens or 0  # an early stop, which a replay knows of, allows no less
         request.max_new_tokens = max(allowed, self._trace_output_tokens[row])
         num_tokens, limit = request.num_prompt_tokens + num_output, self._config.max_model_len
@@ -144,7 +156,7 @@ class TraceSource(RequestSource):
             request.num_samples, request.is_beam_search = self._config.beam_width, True
         if trace.tenant is not None:
             request.tenant = int(trace.tenant[row])
-        request.session_id = row if self._session_ids is None else self._session_ids[row]
+        request.session_id = self._session_ids[row]
         if trace.kind is not None:
             request.category = int(trace.kind[row])
         if trace.cancel_after_ps is not None and trace.cancel_after_ps[row] >= 0:
@@ -153,21 +165,21 @@ class TraceSource(RequestSource):
 
     def block_keys(self, row: int) -> BlockKeys:
         """The keys of the row's blocks: of its prompt, and of its output as far as that is known."""
-        trace, size = self._trace, self._config.block_size_tokens
+        trace, size, owner = self._trace, self._config.block_size_tokens, self._request_ids[row]
         salt = 0 if trace.hash_salt is None else int(trace.hash_salt[row])
         num_prompt = self._num_prompt_tokens[row]
         if trace.hash_ids is not None and trace.hash_block_tokens is not None:
-            return HashKeys(row, trace.hash_ids.row(row).tolist(), trace.hash_block_tokens, size, num_prompt, salt)
+            return HashKeys(owner, trace.hash_ids.row(row).tolist(), trace.hash_block_tokens, size, num_prompt, salt)
         if trace.prompt_segments is not None:
             segments = trace.prompt_segments.row(row).tolist()
             if trace.output_segments is not None and self._config.outputs_as_recorded:
                 segments += trace.output_segments.row(row).tolist()
             positions = chain.from_iterable(range(start, start + num) for start, num in segments)
-            return TokenKeys(row, positions, size, num_prompt, salt)
-        return PrivateKeys(row)
+            return TokenKeys(owner, positions, size, num_prompt, salt)
+        return PrivateKeys(owner)
 
     def on_done(self, request: Request, now_ps: int) -> None:
-        row = request.request_id
+        row = request.request_id if self._names is None else self._names.row(request.request_id)
         self._alive.pop(row, None)
         for child in self._children.pop(row, []):
             heapq.heappush(self._due, (now_ps + self._think_ps(child), 0, child))
@@ -177,3 +189,22 @@ class TraceSource(RequestSource):
     def _think_ps(self, row: int) -> int:
         think_time_ps = self._trace.think_time_ps
         return 0 if think_time_ps is None else max(0, int(think_time_ps[row]))
+
+
+def awaited_rows(trace: Trace, arrivals: Arrivals) -> list[int]:
+    """The parent whose end each row waits for; -1: it waits for none.
+
+    A sequential replay keeps the trace's order, in which a parent precedes its turns anyway. A recorded one keeps the
+    time of a turn whose think time is not known.
+    """
+    if trace.parent is None or arrivals is Arrivals.SEQUENTIAL:
+        return [-1] * trace.num_requests
+    if arrivals is Arrivals.RECORDED and trace.think_time_ps is not None:
+        return [int(row) for row in np.where(trace.think_time_ps < 0, -1, trace.parent)]
+    return [int(row) for row in trace.parent]
+
+
+def session_ids(trace: Trace) -> Sequence[int]:
+    """A number for each row, equal for the turns of one conversation; without sessions, every row is one."""
+    has_sessions = trace.session_id is not None or trace.parent is not None
+    return conversations(trace).tolist() if has_sessions else range(trace.num_requests)

@@ -9,7 +9,7 @@ from typing import Any
 
 from core.errors import InputError
 from kvtwin.binding import PolicyFactory, checked_policy
-from kvtwin.conformance import eviction, runs
+from kvtwin.conformance import eviction, routing, runs
 from kvtwin.conformance.fault import NotChecked, PolicyFault
 from kvtwin.conformance.subject import FAST, FULL, Check, Effort, Subject
 from kvtwin.policy_kinds import kind_of
@@ -27,7 +27,7 @@ __all__ = [
     "subject_of",
 ]
 
-_CHECKS: Mapping[str, tuple[Check, ...]] = {"eviction": eviction.CHECKS, **runs.CHECKS}
+_CHECKS: Mapping[str, tuple[Check, ...]] = {"eviction": eviction.CHECKS, "routing": routing.CHECKS, **runs.CHECKS}
 
 
 @dataclass(frozen=True)

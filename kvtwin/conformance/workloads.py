@@ -16,7 +16,7 @@ from core.decision_log import DecisionLog
 from core.interfaces import LeafRanking
 from core.recorder import Recorder
 from core.request import Outcome
-from core.scheduler import SchedulerConfig
+from core.scheduler import Scheduler, SchedulerConfig
 from kvtwin.conformance.fault import PolicyFault
 from kvtwin.conformance.subject import Subject
 from kvtwin.failures import failure_line
@@ -39,6 +39,7 @@ ENDS = "everybody gets done"
 STEP_PS = 10  # arrivals at its multiples tie with the ends of steps
 MOST_STEPS = 20_000  # the largest workload, one token a step, over and over, is far below
 _NUM_FAMILIES = 3
+USUAL = PolicyFactories(LRU, Paged, LastArrived, Chunked, FCFS, partial(Reservation, full_prompt=False))
 
 
 class Asked(NamedTuple):
@@ -136,7 +137,7 @@ class Ran:
     ended: dict[int, tuple[Outcome, int]]
 
 
-class _CountedSteps(LinearCost):
+class CountedSteps(LinearCost):
     """Refuses to go on for ever."""
 
     def __init__(self) -> None:
@@ -155,12 +156,11 @@ def run_workload(workload: Workload, subject: Subject, factory: Callable[..., An
 
     Raises PolicyFault where that fails or does not end, and InputError where the policy refuses such a world.
     """
-    usual = PolicyFactories(LRU, Paged, LastArrived, Chunked, FCFS, partial(Reservation, full_prompt=False))
-    factories = replace(usual, **{subject.kind.group: factory})
+    factories = replace(USUAL, **{subject.kind.group: factory})
     config = replace(workload.scheduler, single_steps=single_steps)
     pool = _as_a_tree(workload.pool) if subject.kind.base is LeafRanking else workload.pool
     log = DecisionLog()
-    trace, replay = _trace(workload), ReplayConfig(workload.pool.block_size_tokens, Arrivals.RECORDED, 1)
+    trace, replay = workload_trace(workload), ReplayConfig(workload.pool.block_size_tokens, Arrivals.RECORDED, 1)
     scheduler = build_scheduler(
         config,
         pool,
@@ -172,26 +172,35 @@ def run_workload(workload: Workload, subject: Subject, factory: Callable[..., An
         foresight=foresight_of(trace, replay, num_groups=1) if subject.policy.clairvoyant else None,
     )
     source = TraceSource(trace, replay)
+    play(workload, lambda: run_simulation(source, scheduler, CountedSteps()), lambda: scheduler.step)
+    return Ran(log.rows(), how_ended(workload, [scheduler]))
+
+
+def play(workload: Workload, run: Callable[[], object], step: Callable[[], int]) -> None:
+    """Raises PolicyFault, with the step at which it happened, for whatever goes wrong."""
     try:
-        run_simulation(source, scheduler, _CountedSteps())
+        run()
     except PolicyFault as fault:
-        raise PolicyFault(fault.rule, f"step {scheduler.step}: {fault.what}", workload.story()) from fault
+        raise PolicyFault(fault.rule, f"step {step()}: {fault.what}", workload.story()) from fault
     except Exception as error:
-        what = f"step {scheduler.step}: {failure_line(error)}"
-        raise PolicyFault(RAISES, what, workload.story()) from error
-    requests = sorted(requests_of(scheduler), key=lambda request: request.request_id)
-    ended = {request.request_id: (request.outcome, request.finish_ps) for request in requests}
+        raise PolicyFault(RAISES, f"step {step()}: {failure_line(error)}", workload.story()) from error
+
+
+def how_ended(workload: Workload, schedulers: Sequence[Scheduler]) -> dict[int, tuple[Outcome, int]]:
+    """By request. Raises PolicyFault where one was left waiting."""
+    found = sorted((r for each in schedulers for r in requests_of(each)), key=lambda request: request.request_id)
+    ended = {request.request_id: (request.outcome, request.finish_ps) for request in found}
     left = [number for number, (outcome, _) in ended.items() if outcome is Outcome.UNFINISHED]
     if left:
         raise PolicyFault(ENDS, f"request {left[0]} waits for ever, and the machine idles", workload.story())
-    return Ran(log.rows(), ended)
+    return ended
 
 
 def _as_a_tree(pool: PoolConfig) -> PoolConfig:
     return replace(pool, prefix_index="radix", leaf_first=False, host_blocks=0, free_order="unhashed_first")
 
 
-def _trace(workload: Workload) -> Trace:
+def workload_trace(workload: Workload) -> Trace:
     asked, block_size = workload.asked, workload.pool.block_size_tokens
 
     def column(values: Sequence[int]) -> np.ndarray:

@@ -1,0 +1,173 @@
+"""A run of many replicas: on one clock behind a router, or each by itself where nothing connects them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from core.errors import InputError
+from core.interfaces import PolicyEnv
+from core.routing import RoutingPolicy
+from core.scheduler import Scheduler
+from kvtwin.experiment import Experiment
+from kvtwin.foreseeing import is_clairvoyant
+from kvtwin.placement import Placement, looks_at_replicas, placement_of, why_together
+from kvtwin.processes import in_processes, num_usable_cores
+from kvtwin.progress import Progress, Silent
+from kvtwin.replica_records import ReplicaRecords, replica_records
+from kvtwin.watched_cost import Stopped
+from sim.beam_model import BeamModel, RandomBeams
+from sim.cost_model import CostModel
+from sim.fleet import run_fleet
+from sim.simulation import run_simulation
+
+WORTH_PROCESSES = 50_000  # requests: fewer are done before a second process has started
+
+
+@dataclass(frozen=True)
+class Watch:
+    """What looks on while a run goes: makes the cost model that does, shows the progress, knows of Ctrl-C."""
+
+    cost: CostModel
+    wrap: Callable[[CostModel, Callable[[], None]], CostModel]
+    progress: Progress
+    is_stopped: Callable[[], bool]
+
+
+def check_fleet(experiment: Experiment) -> None:
+    """Raises InputError for what many replicas cannot do."""
+    num_replicas = experiment.fleet.num_replicas
+    if num_replicas == 1:
+        return
+    if is_clairvoyant(experiment.policies.eviction):
+        raise InputError(
+            f"cluster.num_replicas={num_replicas}: this eviction policy knows the future of one replica; expected 1"
+        )
+    if experiment.scheduler.async_scheduling and looks_at_replicas(experiment):
+        raise InputError(_no_async("this routing looks at the replicas"))
+
+
+def simulate_alone(experiment: Experiment, watch: Watch) -> list[ReplicaRecords]:
+    """The run of one replica."""
+    scheduler = experiment.build(experiment.new_log())
+    done = scheduler.recorder.done
+    beams = _beams(experiment)
+    _run(
+        [scheduler], lambda cost: run_simulation(experiment.source(), scheduler, cost, beams), watch, lambda: len(done)
+    )
+    return [replica_records(scheduler, keeps_decisions(experiment))]
+
+
+def simulate_fleet(experiment: Experiment, watch: Watch) -> list[ReplicaRecords]:
+    """The records of all replicas, in order. Raises InputError for shards, or async scheduling, that cannot be."""
+    fleet, placement = experiment.fleet, placement_of(experiment)
+    reason = why_together(experiment, placement)
+    if placement is None or reason:
+        if fleet.num_shards is not None and fleet.num_shards > 1:
+            raise InputError(f"cluster.shards={fleet.num_shards}: {reason}; expected 1 or auto")
+        if experiment.scheduler.async_scheduling:
+            raise InputError(_no_async(reason))
+        return _simulate_together(experiment, watch)
+    num_shards = min(_num_shards(experiment), fleet.num_replicas)
+    if num_shards == 1:
+        return _simulate_in_turn(experiment, placement, watch)
+    return _simulate_in_shards(experiment, placement, num_shards, watch)
+
+
+def _beams(experiment: Experiment) -> BeamModel:
+    """Its draws are each request's own, wherever that runs."""
+    return RandomBeams(experiment.config["beams"]["drop_ratio"], experiment.seed)
+
+
+def keeps_decisions(experiment: Experiment) -> bool:
+    return bool(experiment.config["decisions"] == "full")
+
+
+def _no_async(reason: str) -> str:
+    return (
+        f"scheduler.async_scheduling=true: {reason}, and replicas on one clock cannot decide ahead; expected false, or "
+        "routing=hash"
+    )
+
+
+def _num_shards(experiment: Experiment) -> int:
+    if experiment.fleet.num_shards is not None:
+        return experiment.fleet.num_shards
+    return num_usable_cores() if experiment.trace.num_requests >= WORTH_PROCESSES else 1
+
+
+def _run(
+    schedulers: Sequence[Scheduler],
+    run: Callable[[CostModel], object],
+    watch: Watch,
+    num_done: Callable[[], int],
+) -> None:
+    """Ctrl-C ends it early: what has not run is forgotten."""
+    try:
+        run(watch.wrap(watch.cost, lambda: watch.progress.show(num_done())))
+    except Stopped:
+        for scheduler in schedulers:
+            scheduler.recorder.forget_steps_not_run()
+
+
+def _simulate_together(experiment: Experiment, watch: Watch) -> list[ReplicaRecords]:
+    pool, routing = experiment.pool, experiment.fleet.routing
+    assert routing is not None
+    schedulers = [experiment.build(experiment.new_log(), number) for number in range(experiment.fleet.num_replicas)]
+
+    def make_policy(now: Callable[[], int]) -> RoutingPolicy:
+        policy: RoutingPolicy = routing(PolicyEnv(now, pool.num_blocks, pool.block_size_tokens, experiment.seed))
+        return policy
+
+    _run(
+        schedulers,
+        lambda cost: run_fleet(experiment.source(), schedulers, cost, make_policy, _beams(experiment)),
+        watch,
+        lambda: sum(len(scheduler.recorder.done) for scheduler in schedulers),
+    )
+    return [replica_records(scheduler, keeps_decisions(experiment)) for scheduler in schedulers]
+
+
+@dataclass(frozen=True)
+class _OneByOne:
+    """Simulates the replica of a number by itself."""
+
+    experiment: Experiment
+    placement: Placement
+    watch: Watch
+
+    def __call__(self, number: int) -> ReplicaRecords:
+        part, names = self.placement.part(self.experiment, number)
+        scheduler = part.build(part.new_log(), number)
+        done, before = scheduler.recorder.done, int((self.placement.replica < number).sum())
+        _run(
+            [scheduler],
+            lambda cost: run_simulation(part.source(names=names), scheduler, cost, _beams(part)),
+            self.watch,
+            lambda: before + len(done),
+        )
+        return replica_records(scheduler, keeps_decisions(part))
+
+
+def _simulate_in_turn(experiment: Experiment, placement: Placement, watch: Watch) -> list[ReplicaRecords]:
+    simulate = _OneByOne(experiment, placement, watch)
+    return [simulate(number) for number in range(placement.num_replicas)]
+
+
+def _simulate_in_shards(
+    experiment: Experiment, placement: Placement, num_shards: int, watch: Watch
+) -> list[ReplicaRecords]:
+    """Over processes, which do not look up: Ctrl-C ends the run, and nothing is kept."""
+    unwatched = Watch(watch.cost, _as_it_is, Silent(), watch.is_stopped)
+    records: dict[int, ReplicaRecords] = {}
+    num_done = 0
+    work = _OneByOne(experiment, placement, unwatched)
+    for number, each in in_processes(work, placement.num_replicas, num_shards, watch.is_stopped):
+        records[number] = each
+        num_done += len(each.requests["request_id"])
+        watch.progress.show(num_done)
+    return [records[number] for number in range(placement.num_replicas)]
+
+
+def _as_it_is(cost: CostModel, show: Callable[[], None]) -> CostModel:
+    return cost

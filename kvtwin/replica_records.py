@@ -1,0 +1,79 @@
+"""What one replica leaves behind: columns and sums, which may travel from one process to another."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from core.columns import charge_arrays, gap_arrays, request_arrays, requests_of, step_arrays
+from core.request import Request
+from core.scheduler import Scheduler
+from kvtwin.decisions_file import decisions_jsonl
+
+Arrays = dict[str, NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class ReplicaRecords:
+    """`requests` has a row for each request that came here, by id; `steps` and `gaps` are those of the replica.
+
+    `charges`: which evictions were paid for by whom, None where none was; `num_costly_evictions` is None where
+    evictions are not charged, `num_moved_blocks` where none can ever move. `decisions` are those of `decisions=full`.
+    `turned_away`: the first request that could never run, and why, if all that came were turned away.
+    """
+
+    requests: Arrays
+    steps: Arrays
+    gaps: Arrays
+    charges: Arrays | None
+    num_decisions: int
+    digest: str | None
+    decisions: bytes | None
+    num_plans: int
+    num_swapped_blocks: int
+    num_evictions: int
+    num_costly_evictions: int | None
+    num_swap_fallbacks: int
+    num_moved_blocks: int | None
+    counts_orphans: bool
+    goes_by: frozenset[str]
+    tells_categories_apart: bool
+    turned_away: tuple[int, str] | None
+
+
+def replica_records(scheduler: Scheduler, keeps_decisions: bool) -> ReplicaRecords:
+    """The records of a scheduler whose run has ended."""
+    recorder, log, tables = scheduler.recorder, scheduler.log, scheduler.tables
+    taken, policies, attribution = requests_of(scheduler), scheduler.policies, tables.pool.attribution
+    request_ids = np.sort(np.array([request.request_id for request in taken], dtype=np.int64))
+    return ReplicaRecords(
+        requests=request_arrays(taken, len(taken), request_ids),
+        steps=step_arrays(recorder, taken, tables.pool.num_blocks),
+        gaps=gap_arrays(recorder),
+        charges=charge_arrays(attribution.charges) if attribution is not None and attribution.num_costly else None,
+        num_decisions=len(log),
+        digest=log.digest() if len(log) else None,
+        decisions=decisions_jsonl(log) if keeps_decisions else None,
+        num_plans=len(recorder.plan_num_steps),
+        num_swapped_blocks=sum(recorder.plan_num_swapped_blocks),
+        num_evictions=tables.pool.num_evictions,
+        num_costly_evictions=None if attribution is None else attribution.num_costly,
+        num_swap_fallbacks=recorder.num_swap_fallbacks,
+        # Only runs that must stay whole ever move.
+        num_moved_blocks=sum(recorder.plan_num_moved_blocks) if tables.is_contiguous else None,
+        counts_orphans=tables.pool.index.is_linked and not tables.eviction_is_prefix_closed,
+        goes_by=frozenset().union(*(policy.goes_by for policy in policies.all())),
+        tells_categories_apart=any(getattr(policy, "tells_categories_apart", False) for policy in policies.others),
+        turned_away=_turned_away(taken),
+    )
+
+
+def _turned_away(requests: Sequence[Request]) -> tuple[int, str] | None:
+    if not requests or not all(request.reject_reason for request in requests):
+        return None
+    first = min(requests, key=lambda request: request.request_id)
+    return first.request_id, first.reject_reason

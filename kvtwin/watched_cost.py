@@ -1,0 +1,34 @@
+"""A look-up before each plan: how far the run is, and whether Ctrl-C was pressed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from engine.interrupt import DeferredInterrupt
+from sim.cost_model import CostModel, StepWork
+
+
+class Stopped(Exception):
+    """Ctrl-C came; every scheduler is between two plans, or its plan is in flight."""
+
+
+class WatchedCost(CostModel):
+    """A cost model that looks up before each plan: shows the progress, and stops where Ctrl-C was pressed."""
+
+    def __init__(self, cost: CostModel, interrupt: DeferredInterrupt, show: Callable[[], None]) -> None:
+        self._cost = cost
+        self._interrupt = interrupt
+        self._show = show
+
+    def step_ps(self, work: StepWork) -> int:
+        self._look_up()
+        return self._cost.step_ps(work)
+
+    def decode_span_ps(self, work: StepWork, max_steps: int) -> Sequence[int]:
+        self._look_up()
+        return self._cost.decode_span_ps(work, max_steps)
+
+    def _look_up(self) -> None:
+        if self._interrupt.requested:
+            raise Stopped
+        self._show()

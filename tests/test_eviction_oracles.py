@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from functools import partial
 
 import pytest
 from block_streams import SHARED, Build, accesses, mooncake, num_hits, oracle
 from eviction_policies import shipped
+from libcachesim_w_tinylfu import misses
 
 from policies.eviction.arc import ARC
 from policies.eviction.belady import Belady
@@ -103,6 +105,35 @@ def test_nobody_beats_belady() -> None:
     for size in (200, 1_000, 3_000):
         best = num_hits(stream, Belady, size)
         assert all(num_hits(stream, policy, size) <= best for policy in EXACT.values())
+
+
+class ExactCounts:
+    """In the place of `FrequencySketch`: the paper's counting without the sketch's error."""
+
+    def __init__(self, num_keys: int) -> None:
+        self._counts: Counter[object] = Counter()
+
+    def add(self, key: object) -> None:
+        self._counts[key] += 1
+
+    def count(self, key: object) -> int:
+        return self._counts[key]
+
+
+def test_w_tinylfu_of_libcachesim_is_the_papers_but_for_how_it_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program with its rules is equal to it. Ours first differs by a collision; without, by its crowded filter."""
+    stream = mooncake("synthetic_trace")
+    missing = misses(stream, 1_000)
+    theirs = oracle("mooncake_synthetic_trace_libcachesim.json")["algs"]["WTinyLFU"]["1000"]["misses"]
+    assert len(missing) == theirs == 117_337
+
+    def first_difference() -> int:
+        hits = [hit for hit, _ in accesses(stream[:3_300], WTinyLFU, 1_000)]
+        return next(place for place, hit in enumerate(hits) if hit == (place in missing))
+
+    assert first_difference() == 1_559
+    monkeypatch.setattr("policies.eviction.w_tinylfu.FrequencySketch", ExactCounts)
+    assert first_difference() == 3_247
 
 
 def test_w_tinylfu_and_lfu_da_part_from_libcachesim_where_the_docs_say() -> None:

@@ -39,14 +39,13 @@ def _write_cases() -> list[Case]:
 
 
 def _rope(name: str, num_heads: int, num_kv_heads: int, head_dim: int) -> Case:
-    moved = 2 * (num_heads + 2 * num_kv_heads) * head_dim * BF16_BYTES + 4 * head_dim + 2 * 8
+    moved = 2 * (num_heads + 2 * num_kv_heads) * head_dim * BF16_BYTES + 4 * head_dim + 8
     flops = 3 * (num_heads + num_kv_heads) * head_dim
     return Case(
         name,
         rope_kv_write_kernel,
         {
             "qkv": "*bf16",
-            "positions": "*i64",
             **dict.fromkeys(("cos", "sin"), "*fp32"),
             **dict.fromkeys(("k_cache", "v_cache"), "*bf16"),
             "slot_mapping": "*i64",

@@ -11,7 +11,8 @@ def write_kv(key: Tensor, value: Tensor, k_cache: Tensor, v_cache: Tensor, slot_
     """Writes one layer's new keys and values into their slots, in place: cache[slot[t]] = new[t].
 
     key, value: [num_tokens, num_kv_heads, head_dim], any strides between tokens, heads contiguous; caches:
-    [num_blocks, block_size, num_kv_heads, head_dim]; slot_mapping: int64 [num_tokens], all different.
+    [num_blocks, block_size, num_kv_heads, head_dim]; slot_mapping: int64 [num_tokens], all different, or -1 for a row
+    of padding, which is not cached.
 
     Moves 4 num_tokens num_kv_heads head_dim elements (k and v, each read once and written once); no FLOPs.
     One program: up to 1,024 elements of one token.
@@ -52,7 +53,8 @@ def write_kv_kernel(
 ):
     token = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * TILE + tl.arange(0, TILE)
-    is_inside = column < ROW
-    target = tl.load(slot_mapping + token) * ROW + column
+    slot = tl.load(slot_mapping + token + tl.arange(0, 1))  # a block: so must masks be
+    is_inside = (column < ROW) & (slot >= 0)
+    target = slot * ROW + column
     tl.store(k_cache + target, tl.load(key + token * key_stride + column, mask=is_inside), mask=is_inside)
     tl.store(v_cache + target, tl.load(value + token * value_stride + column, mask=is_inside), mask=is_inside)

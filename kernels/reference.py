@@ -23,7 +23,6 @@ def write_kv(key: Tensor, value: Tensor, k_cache: Tensor, v_cache: Tensor, slot_
 
 def rope_kv_write(
     qkv: Tensor,
-    positions: Tensor,
     cos: Tensor,
     sin: Tensor,
     k_cache: Tensor,
@@ -32,14 +31,14 @@ def rope_kv_write(
 ) -> Tensor:
     """Rotate q and k of one layer's fused projection, write k and v into their slots; returns the rotated queries.
 
-    qkv: [num_tokens, (num_heads + 2 num_kv_heads) head_dim]; positions, slot_mapping: int64 [num_tokens], slots all
-    different; cos, sin: fp32 [num_positions, head_dim / 2]; caches: [num_blocks, block_size, num_kv_heads, head_dim].
-    Half-split RoPE, dimension i pairs with i + head_dim / 2. Returns [num_tokens, num_heads, head_dim].
+    qkv: [num_tokens, (num_heads + 2 num_kv_heads) head_dim]; cos, sin: fp32 [num_tokens, head_dim / 2], of each
+    token's position; slot_mapping: int64 [num_tokens], all different; caches: [num_blocks, block_size, num_kv_heads,
+    head_dim]. Half-split RoPE, dimension i pairs with i + head_dim / 2. Returns [num_tokens, num_heads, head_dim].
     """
     num_kv_heads, head_dim = k_cache.shape[2:]
     heads = qkv.unflatten(1, (-1, head_dim))
     num_heads = heads.shape[1] - 2 * num_kv_heads
-    rotated = rotate(heads[:, : num_heads + num_kv_heads], cos[positions], sin[positions])
+    rotated = rotate(heads[:, : num_heads + num_kv_heads], cos, sin)
     query, key = rotated.split((num_heads, num_kv_heads), dim=1)
     write_kv(key, heads[:, num_heads + num_kv_heads :], k_cache, v_cache, slot_mapping)
     return query.contiguous()

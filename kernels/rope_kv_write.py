@@ -10,7 +10,6 @@ from kernels.checks import require, require_contiguous, require_float, require_i
 
 def rope_kv_write(
     qkv: Tensor,
-    positions: Tensor,
     cos: Tensor,
     sin: Tensor,
     k_cache: Tensor,
@@ -19,27 +18,26 @@ def rope_kv_write(
 ) -> Tensor:
     """Rotates q and k of one layer's fused projection, puts k and v into their slots; returns the rotated queries.
 
-    Half-split RoPE (Su et al. 2021, in the order of GPT-NeoX and Llama), h = head_dim / 2, p the token's position:
-        y[i] = x[i] cos[p, i] - x[i + h] sin[p, i];  y[i + h] = x[i + h] cos[p, i] + x[i] sin[p, i]
+    Half-split RoPE (Su et al. 2021, in the order of GPT-NeoX and Llama) of token t, h = head_dim / 2:
+        y[i] = x[i] cos[t, i] - x[i + h] sin[t, i];  y[i + h] = x[i + h] cos[t, i] + x[i] sin[t, i]
 
-    qkv: [num_tokens, (num_heads + 2 num_kv_heads) head_dim], rows may be strided; positions, slot_mapping: int64
-    [num_tokens], slots all different; cos, sin: fp32 [num_positions, head_dim / 2]; caches: [num_blocks, block_size,
-    num_kv_heads, head_dim]. Returns [num_tokens, num_heads, head_dim]. Rotates in fp32; values are copied unchanged.
+    qkv: [num_tokens, (num_heads + 2 num_kv_heads) head_dim], rows may be strided; cos, sin: fp32 [num_tokens,
+    head_dim / 2], of each token's position; slot_mapping: int64 [num_tokens], all different, or -1 for a row of
+    padding, which is not cached; caches: [num_blocks, block_size, num_kv_heads, head_dim].
+    Returns [num_tokens, num_heads, head_dim]. Rotates in fp32; values are copied unchanged.
 
     A token moves 2 (num_heads + 2 num_kv_heads) head_dim elements (each read once and written once) and 4 head_dim
     bytes of cos and sin, for 3 (num_heads + num_kv_heads) head_dim FLOPs. One program: one token, up to 8 heads.
 
     Raises ValueError for other shapes, dtypes and layouts.
     """
-    num_tokens, num_heads = _require_supported(qkv, positions, cos, sin, k_cache, v_cache, slot_mapping)
+    num_tokens, num_heads = _require_supported(qkv, cos, sin, k_cache, v_cache, slot_mapping)
     num_kv_heads, head_dim = k_cache.shape[2:]
     query = torch.empty(num_tokens, num_heads, head_dim, dtype=qkv.dtype, device=qkv.device)
     if num_tokens:
         tile = rope_tile(num_heads, num_kv_heads, head_dim)
         grid = (num_tokens, triton.cdiv(num_heads + 2 * num_kv_heads, tile["TILE_HEADS"]))
-        rope_kv_write_kernel[grid](
-            qkv, positions, cos, sin, k_cache, v_cache, slot_mapping, query, qkv.stride(0), **tile
-        )
+        rope_kv_write_kernel[grid](qkv, cos, sin, k_cache, v_cache, slot_mapping, query, qkv.stride(0), **tile)
     return query
 
 
@@ -58,7 +56,6 @@ def rope_tile(num_heads: int, num_kv_heads: int, head_dim: int) -> dict[str, int
 @triton.jit
 def rope_kv_write_kernel(
     qkv,
-    positions,
     cos,
     sin,
     k_cache,
@@ -82,7 +79,7 @@ def rope_kv_write_kernel(
     source = qkv + token * qkv_stride + head * 2 * HALF + column
     low = tl.load(source, mask=is_inside, other=0.0).to(tl.float32)
     high = tl.load(source + HALF, mask=is_inside, other=0.0).to(tl.float32)
-    angle = tl.load(positions + token) * HALF + column
+    angle = token * HALF + column
     cosine = tl.load(cos + angle, mask=column < HALF, other=0.0)
     sine = tl.load(sin + angle, mask=column < HALF, other=0.0)
     # A value is chosen, not rotated by zero: inf * 0 would spoil it.
@@ -92,19 +89,19 @@ def rope_kv_write_kernel(
     q_target = query + (token * NUM_HEADS + head) * 2 * HALF + column
     tl.store(q_target, new_low, mask=is_inside & is_query)
     tl.store(q_target + HALF, new_high, mask=is_inside & is_query)
-    slot = tl.load(slot_mapping + token)
+    slot = tl.load(slot_mapping + token + tl.arange(0, 1))[:, None]  # a block: so must masks be
+    is_cached = is_inside & (slot >= 0)
     is_key = (head >= NUM_HEADS) & (head < NUM_HEADS + NUM_KV_HEADS)
     k_target = k_cache + (slot * NUM_KV_HEADS + head - NUM_HEADS) * 2 * HALF + column
-    tl.store(k_target, new_low, mask=is_inside & is_key)
-    tl.store(k_target + HALF, new_high, mask=is_inside & is_key)
+    tl.store(k_target, new_low, mask=is_cached & is_key)
+    tl.store(k_target + HALF, new_high, mask=is_cached & is_key)
     v_target = v_cache + (slot * NUM_KV_HEADS + head - NUM_HEADS - NUM_KV_HEADS) * 2 * HALF + column
-    tl.store(v_target, new_low, mask=is_inside & is_value)
-    tl.store(v_target + HALF, new_high, mask=is_inside & is_value)
+    tl.store(v_target, new_low, mask=is_cached & is_value)
+    tl.store(v_target + HALF, new_high, mask=is_cached & is_value)
 
 
 def _require_supported(
     qkv: Tensor,
-    positions: Tensor,
     cos: Tensor,
     sin: Tensor,
     k_cache: Tensor,
@@ -130,8 +127,7 @@ def _require_supported(
         require_contiguous(name, cache)
     for name, table in (("cos", cos), ("sin", sin)):
         require(table.dtype == torch.float32, f"{name} is {table.dtype}; it must be float32")
-        require_shape(name, table, (len(cos), head_dim // 2))
+        require_shape(name, table, (len(qkv), head_dim // 2))
         require_contiguous(name, table)
-    require_index("positions", positions, len(qkv))
     require_index("slot_mapping", slot_mapping, len(qkv))
     return len(qkv), num_heads

@@ -71,15 +71,15 @@ def test_rope_and_write_equal_complex_rotation(case):
     columns = (num_heads + 2 * num_kv_heads) * head_dim
     qkv = randn(num_tokens, columns, dtype=dtype, row_padding=case["row_padding"])
     positions = torch.tensor([8000, 0, 511, 512])[:num_tokens]
-    angles = torch.outer(torch.arange(8192.0), 10_000 ** (-torch.arange(0, head_dim, 2) / head_dim))
+    angles = torch.outer(positions, 10_000 ** (-torch.arange(0, head_dim, 2) / head_dim))
     cos, sin = angles.cos(), angles.sin()
     k_cache, v_cache, slots = nan_caches(num_tokens, case["block_size"], num_kv_heads, head_dim, dtype=dtype)
 
-    query = rope_kv_write(qkv, positions, cos, sin, k_cache, v_cache, slots)
+    query = rope_kv_write(qkv, cos, sin, k_cache, v_cache, slots)
 
     heads = qkv.double().unflatten(1, (-1, head_dim))
     pairs = torch.complex(heads[..., : head_dim // 2], heads[..., head_dim // 2 :])
-    turned = pairs * torch.complex(cos[positions].double(), sin[positions].double())[:, None]
+    turned = pairs * torch.complex(cos.double(), sin.double())[:, None]
     expected = torch.cat([turned.real, turned.imag], dim=-1)
     assert near(query, expected[:, :num_heads], dtype)
     assert near(k_cache.flatten(0, 1)[slots], expected[:, num_heads : num_heads + num_kv_heads], dtype)
@@ -94,7 +94,7 @@ def test_values_pass_the_rotation_untouched_even_where_they_are_infinite():
     qkv[0, 8:] = torch.tensor([torch.inf, -torch.inf, 3.0, torch.inf])
     k_cache, v_cache, slots = nan_caches(1, 2, 1, 4, dtype=torch.float32)
 
-    rope_kv_write(qkv, torch.tensor([0]), torch.ones(1, 2), torch.zeros(1, 2), k_cache, v_cache, slots)
+    rope_kv_write(qkv, torch.ones(1, 2), torch.zeros(1, 2), k_cache, v_cache, slots)
 
     assert v_cache.flatten(0, 1)[slots].flatten().tolist() == [torch.inf, -torch.inf, 3.0, torch.inf]
 
@@ -122,6 +122,20 @@ def test_written_keys_and_values_are_bit_for_bit_those_given(case):
     assert torch.equal(v_cache.flatten(0, 1)[slots], value)
     assert_only_slots_written(k_cache, slots)
     assert_only_slots_written(v_cache, slots)
+
+
+def test_a_row_of_padding_is_not_cached():
+    qkv = randn(3, 3 * 8, dtype=torch.float32)
+    slots = torch.tensor([-1, 4, -1])
+    written, rotated = (torch.full((2, 2, 3, 1, 8), torch.nan) for _ in range(2))
+
+    write_kv(qkv[:, 8:16].unsqueeze(1), qkv[:, 16:].unsqueeze(1), *written, slots)
+    query = rope_kv_write(qkv, torch.ones(3, 4), torch.zeros(3, 4), *rotated, slots)
+
+    assert torch.equal(query.squeeze(1), qkv[:, :8])
+    for caches in (written, rotated):
+        assert torch.equal(caches.flatten(1, 2)[:, 4, 0], qkv[1, 8:].view(2, 8))
+        assert_only_slots_written(caches[0], slots[1:2])
 
 
 # ---- norms and gates ------------------------------------------------------------------------------------------------
@@ -308,9 +322,8 @@ def test_a_call_that_cannot_be_right_is_refused(call, message):
 def rope_call(**changes: Tensor) -> Tensor:
     right = {
         "qkv": torch.zeros(2, 4 * 8),
-        "positions": torch.tensor([0, 1]),
-        "cos": torch.ones(4, 4),
-        "sin": torch.zeros(4, 4),
+        "cos": torch.ones(2, 4),
+        "sin": torch.zeros(2, 4),
         "k_cache": torch.zeros(2, 3, 1, 8),
         "v_cache": torch.zeros(2, 3, 1, 8),
         "slot_mapping": torch.tensor([0, 1]),
@@ -323,13 +336,13 @@ def rope_call(**changes: Tensor) -> Tensor:
     [
         ({"qkv": torch.zeros(2, 30)}, "qkv has 30 columns; with 1 KV heads of 8 it must hold whole heads, more than 2"),
         ({"qkv": torch.zeros(2, 16)}, "qkv has 16 columns"),
-        ({"cos": torch.ones(4, 8)}, r"cos is \[4, 8\]; it must be \[4, 4\]"),
-        ({"sin": torch.ones(4, 4).double()}, "sin is torch.float64; it must be float32"),
+        ({"cos": torch.ones(4, 4)}, r"cos is \[4, 4\]; it must be \[2, 4\]"),
+        ({"sin": torch.ones(2, 4).double()}, "sin is torch.float64; it must be float32"),
         ({"k_cache": torch.zeros(2, 3, 1, 8).half()}, "k_cache is torch.float16, qkv is torch.float32"),
         ({"v_cache": torch.zeros(2, 4, 1, 8)}, r"v_cache is \[2, 4, 1, 8\]; it must be \[2, 3, 1, 8\]"),
         ({"k_cache": torch.zeros(2, 3, 1, 7)}, "head_dim is 7; halves are rotated, so it must be even"),
         ({"slot_mapping": torch.tensor([0])}, r"slot_mapping is \[1\]; it must be \[2\]"),
-        ({"positions": torch.tensor([0, 1]).int()}, "positions is torch.int32; it must be int64"),
+        ({"slot_mapping": torch.tensor([0, 1]).int()}, "slot_mapping is torch.int32; it must be int64"),
     ],
 )
 def test_rope_refuses_what_it_would_compute_wrongly(changes, message):

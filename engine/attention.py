@@ -13,14 +13,18 @@ from engine.batch import BatchInput
 from engine.decoder_shape import DecoderShape, KVPlace
 from engine.decoder_weights import HeadWeights
 from engine.kv_cache import PagedKV
-from engine.norm import rms_norm
 from engine.projection import projection
-from engine.rope import Angles, rotate
+from engine.rope import Angles
+from kernels.reference import rotate
 
 
-class AttentionKernels(Protocol):
+class DecoderKernels(Protocol):
     """The functions of `kernels.reference` that a forward pass calls; any faster set has the same signatures."""
 
+    rms_norm: Callable[[Tensor, Tensor, float], Tensor]
+    add_rms_norm: Callable[[Tensor, Tensor, Tensor, float], tuple[Tensor, Tensor]]
+    swiglu: Callable[[Tensor], Tensor]
+    rope_kv_write: Callable[..., Tensor]
     write_kv: Callable[..., None]
     decode_attention: Callable[..., Tensor]
     prefill_attention: Callable[..., Tensor]
@@ -45,7 +49,7 @@ class StepContext:
 class HeadAttention:
     """One layer's attention: projects, rotates, caches, attends."""
 
-    def __init__(self, shape: DecoderShape, weights: HeadWeights, place: KVPlace, kernels: AttentionKernels) -> None:
+    def __init__(self, shape: DecoderShape, weights: HeadWeights, place: KVPlace, kernels: DecoderKernels) -> None:
         self._shape = shape
         self._weights = weights
         self._qkv = projection(weights.qkv, weights.qkv_bias)
@@ -55,21 +59,29 @@ class HeadAttention:
 
     def __call__(self, x: Tensor, step: StepContext) -> Tensor:
         """[num_tokens, hidden] -> [num_tokens, hidden]; writes the step's keys and values, if they are its own."""
-        shape = self._shape
-        heads = self._qkv(x).unflatten(1, (-1, shape.head_dim))
-        num_turned = shape.num_heads + (heads.shape[1] - shape.num_heads) // 2
-        turned = rotate(self._normed(heads[:, :num_turned]), step.angles_of(self._place))
-        query, key = turned.tensor_split((shape.num_heads,), dim=1)
-        k_cache, v_cache = step.kv.key[self._place.index], step.kv.value[self._place.index]
-        if self._place.writes:
-            slots = step.batch.groups[self._place.group].slot_mapping
-            self._kernels.write_kv(key, heads[:, num_turned:], k_cache, v_cache, slots)
-        mixed = paged_attention(self._kernels, query, k_cache, v_cache, step, self._place, shape.scale)
+        qkv = self._qkv(x)
+        caches = step.kv.key[self._place.index], step.kv.value[self._place.index]
+        angles, slots = step.angles_of(self._place), step.batch.groups[self._place.group].slot_mapping
+        if self._place.writes and self._weights.q_norm is None:
+            query = self._kernels.rope_kv_write(qkv, *angles, *caches, slots)
+        else:
+            query = self._turn_and_write(qkv, angles, *caches, slots)
+        mixed = paged_attention(self._kernels, query, *caches, step, self._place, self._shape.scale)
         return self._out(mixed.flatten(1))
+
+    def _turn_and_write(self, qkv: Tensor, angles: Angles, k_cache: Tensor, v_cache: Tensor, slots: Tensor) -> Tensor:
+        """What `rope_kv_write` does, with norms before it or without keys of one's own; returns the queries."""
+        heads, num_heads = qkv.unflatten(1, (-1, self._shape.head_dim)), self._shape.num_heads
+        num_turned = num_heads + (heads.shape[1] - num_heads) // 2
+        turned = rotate(self._normed(heads[:, :num_turned]), *angles)
+        query, key = turned.tensor_split((num_heads,), dim=1)
+        if self._place.writes:
+            self._kernels.write_kv(key, heads[:, num_turned:], k_cache, v_cache, slots)
+        return query
 
     def _normed(self, heads: Tensor) -> Tensor:
         """Queries' and keys' own RMSNorm, in models that have one (Qwen3, Gemma 3)."""
-        weights = self._weights
+        weights, rms_norm = self._weights, self._kernels.rms_norm
         if weights.q_norm is None:
             return heads
         query, key = heads.tensor_split((self._shape.num_heads,), dim=1)
@@ -80,7 +92,7 @@ class HeadAttention:
 
 
 def paged_attention(
-    kernels: AttentionKernels,
+    kernels: DecoderKernels,
     query: Tensor,
     k_cache: Tensor,
     v_cache: Tensor,

@@ -10,12 +10,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from engine.attention import AttentionKernels, StepContext, paged_attention
+from engine.attention import DecoderKernels, StepContext, paged_attention
 from engine.decoder_shape import DecoderShape, KVPlace, LatentShape
 from engine.decoder_weights import LatentWeights
-from engine.norm import rms_norm
 from engine.projection import projection
-from engine.rope import Angles, rotate
+from engine.rope import Angles
+from kernels.reference import rotate
 
 
 class LatentAttention:
@@ -27,7 +27,7 @@ class LatentAttention:
         latent: LatentShape,
         weights: LatentWeights,
         place: KVPlace,
-        kernels: AttentionKernels,
+        kernels: DecoderKernels,
     ) -> None:
         self._shape = shape
         self._latent = latent
@@ -58,14 +58,14 @@ class LatentAttention:
         """[num_tokens, latent_dim + rope_dim]"""
         latent_dim, rope_dim = self._latent.latent_dim, self._latent.rope_dim
         latent, key = self._kv_down(x).split((latent_dim, rope_dim), dim=-1)
-        latent = rms_norm(latent, self._weights.kv_norm, self._shape.norm_eps)
-        return torch.cat([latent, rotate(key.unsqueeze(1), angles).squeeze(1)], dim=-1)
+        latent = self._kernels.rms_norm(latent, self._weights.kv_norm, self._shape.norm_eps)
+        return torch.cat([latent, rotate(key.unsqueeze(1), *angles).squeeze(1)], dim=-1)
 
     def _absorbed_query(self, x: Tensor, angles: Angles) -> Tensor:
         """[num_tokens, num_heads, latent_dim + rope_dim]"""
         weights = self._weights
         if self._query_down is not None and weights.query_norm is not None:
-            x = rms_norm(self._query_down(x), weights.query_norm, self._shape.norm_eps)
+            x = self._kernels.rms_norm(self._query_down(x), weights.query_norm, self._shape.norm_eps)
         query = self._query(x).unflatten(1, (self._shape.num_heads, -1))
         plain, turned = query.split((self._shape.head_dim, self._latent.rope_dim), dim=-1)
-        return torch.cat([torch.einsum("thd,hdl->thl", plain, weights.key_up), rotate(turned, angles)], dim=-1)
+        return torch.cat([torch.einsum("thd,hdl->thl", plain, weights.key_up), rotate(turned, *angles)], dim=-1)

@@ -8,14 +8,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from engine.attention import AttentionKernels, HeadAttention, StepContext
+from engine.attention import DecoderKernels, HeadAttention, StepContext
 from engine.batch import BatchInput
 from engine.decoder_shape import DecoderShape, KVPlace
 from engine.decoder_weights import DecoderWeights, LayerWeights
 from engine.kv_cache import PagedKV
 from engine.latent_attention import LatentAttention
 from engine.mlp import GatedMLP, Mixture
-from engine.norm import rms_norm
 from engine.projection import projection
 from engine.rope import Angles, rope_angles
 from kernels import reference
@@ -34,12 +33,12 @@ class Decoder:
     `kernels` defaults to those that are made for the device.
     """
 
-    def __init__(self, shape: DecoderShape, weights: DecoderWeights, kernels: AttentionKernels | None = None) -> None:
+    def __init__(self, shape: DecoderShape, weights: DecoderWeights, kernels: DecoderKernels | None = None) -> None:
         self.shape = shape
         self.weights = weights
-        kernels = kernels or (CpuAttention() if self.device.type == "cpu" else reference)
+        self._kernels = kernels = kernels or (CpuAttention() if self.device.type == "cpu" else reference)
         self._layers = [
-            _Layer(layer, _attention(shape, layer, place, kernels), _mlp(shape, layer, index))
+            _Layer(layer, _attention(shape, layer, place, kernels), _mlp(shape, layer, index, kernels))
             for index, (layer, place) in enumerate(zip(weights.layers, shape.kv_places(), strict=True))
         ]
         self._head = projection(weights.head)
@@ -62,8 +61,9 @@ class Decoder:
         if self.shape.embedding_scale != 1:
             x = x * torch.tensor(self.shape.embedding_scale, dtype=x.dtype)  # rounded as the weights are (Gemma)
         for weights, attend, mlp in self._layers:
-            x = self._normed(attend(self._normed(x, weights.attn_norm), step), weights.attn_post_norm).add_(x)
-            x = self._normed(mlp(self._normed(x, weights.mlp_norm)), weights.mlp_post_norm).add_(x)
+            mixed = self._normed(attend(self._normed(x, weights.attn_norm), step), weights.attn_post_norm)
+            normed, x = self._kernels.add_rms_norm(mixed, x, weights.mlp_norm, self.shape.norm_eps)
+            x = self._normed(mlp(normed), weights.mlp_post_norm).add_(x)
         sampled = self._normed(x[batch.sample_rows], self.weights.final_norm)
         return self._head(sampled).float()
 
@@ -73,20 +73,22 @@ class Decoder:
         return StepContext(batch, kv, angles, angles if is_same else self._window_angles.at(batch.positions))
 
     def _normed(self, x: Tensor, weight: Tensor | None) -> Tensor:
-        return x if weight is None else rms_norm(x, weight, self.shape.norm_eps)
+        return x if weight is None else self._kernels.rms_norm(x, weight, self.shape.norm_eps)
 
 
 def _attention(
-    shape: DecoderShape, layer: LayerWeights, place: KVPlace, kernels: AttentionKernels
+    shape: DecoderShape, layer: LayerWeights, place: KVPlace, kernels: DecoderKernels
 ) -> HeadAttention | LatentAttention:
     if shape.latent is not None:
         return LatentAttention(shape, shape.latent, layer.attention, place, kernels)
     return HeadAttention(shape, layer.attention, place, kernels)
 
 
-def _mlp(shape: DecoderShape, layer: LayerWeights, index: int) -> GatedMLP | Mixture:
+def _mlp(shape: DecoderShape, layer: LayerWeights, index: int, kernels: DecoderKernels) -> GatedMLP | Mixture:
     experts = shape.experts if shape.has_experts(index) else None
-    return GatedMLP(shape, layer.mlp) if experts is None else Mixture(shape, experts, layer.mlp)
+    if experts is None:
+        return GatedMLP(shape, layer.mlp, kernels)
+    return Mixture(shape, experts, layer.mlp, kernels)
 
 
 def _angles(shape: DecoderShape, device: torch.device) -> Angles:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from kernels.reference import write_kv
+from kernels import reference
 
 _GROUP_BYTES = 1 << 20
 """Keys and values gathered at a time: they should still be in the core's own cache when they are used."""
@@ -29,7 +29,11 @@ class CpuAttention:
     share it. Tensors of one step must therefore not be changed in place afterwards.
     """
 
-    write_kv = staticmethod(write_kv)
+    write_kv = staticmethod(reference.write_kv)
+    rope_kv_write = staticmethod(reference.rope_kv_write)
+    rms_norm = staticmethod(reference.rms_norm)
+    add_rms_norm = staticmethod(reference.add_rms_norm)
+    swiglu = staticmethod(reference.swiglu)
 
     def __init__(self) -> None:
         self._decodes: dict[int | None, _DecodeViews] = {}

@@ -37,23 +37,39 @@ def rope_kv_write(
     """
     num_kv_heads, head_dim = k_cache.shape[2:]
     heads = qkv.unflatten(1, (-1, head_dim))
-    num_heads = heads.shape[1] - 2 * num_kv_heads
-    rotated = rotate(heads[:, : num_heads + num_kv_heads], cos, sin)
-    query, key = rotated.split((num_heads, num_kv_heads), dim=1)
-    write_kv(key, heads[:, num_heads + num_kv_heads :], k_cache, v_cache, slot_mapping)
-    return query.contiguous()
+    num_rotated = heads.shape[1] - num_kv_heads
+    rotated = rotate(heads[:, :num_rotated], cos, sin)
+    query, key = rotated.tensor_split((num_rotated - num_kv_heads,), dim=1)
+    write_kv(key, heads[:, num_rotated:], k_cache, v_cache, slot_mapping)
+    return query
 
 
 def rotate(heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Half-split RoPE of [num_tokens, num_heads, head_dim] by angles [num_tokens, head_dim / 2], in fp32."""
-    low, high = heads.float().chunk(2, dim=-1)
+    """Half-split RoPE of [num_tokens, num_heads, rotated_dim] by angles [num_tokens, rotated_dim / 2], at least fp32.
+
+    Dimension i pairs with i + rotated_dim / 2.
+    """
     cos, sin = cos.unsqueeze(1), sin.unsqueeze(1)
-    return torch.cat([low * cos - high * sin, high * cos + low * sin], dim=-1).to(heads.dtype)
+    wide = _widened(heads)
+    low, high = wide.chunk(2, dim=-1)
+    rotated = (wide.unflatten(-1, (2, -1)) * cos.unsqueeze(-2)).flatten(-2)
+    rotated_low, rotated_high = rotated.chunk(2, dim=-1)  # views: each half gets the other's part in place
+    rotated_low.addcmul_(high, sin, value=-1)
+    rotated_high.addcmul_(low, sin)
+    return rotated.to(heads.dtype)
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """x / sqrt(mean(x^2) + eps) * weight over the last dimension; x: [..., hidden], weight: [hidden]."""
-    return functional.rms_norm(x, weight.shape, weight, eps)
+    """x weight / sqrt(mean(x^2) + eps) over the last dimension (arXiv 1910.07467), at least fp32 inside.
+
+    x: [..., width]; weight: [width]. For GPUs torch has a kernel; on the CPU it has a chain of nine, of which these are
+    six.
+    """
+    if x.is_cuda:
+        return functional.rms_norm(x, weight.shape, weight, eps)
+    wide = _widened(x)
+    scale = torch.linalg.vecdot(wide, wide).div_(x.shape[-1]).add_(eps).rsqrt_()
+    return (wide * scale.unsqueeze(-1)).mul_(weight).to(x.dtype)
 
 
 def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
@@ -65,7 +81,11 @@ def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tup
 def swiglu(gate_up: Tensor) -> Tensor:
     """silu(gate) * up; gate_up: [num_tokens, 2 width], gate first."""
     gate, up = gate_up.chunk(2, dim=-1)
-    return functional.silu(gate) * up
+    return functional.silu(gate).mul_(up)
+
+
+def _widened(x: Tensor) -> Tensor:
+    return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
 def decode_attention(

@@ -4,11 +4,19 @@ They run in Triton's interpreter on the CPU (tests/conftest.py). Its stores of b
 unit in the last place off; programs run one after another, so races would not show.
 """
 
+from dataclasses import replace
+from types import SimpleNamespace
+
 import pytest
 import torch
+from engine_world import TINY
 from pairwise import pairwise
 from torch import Tensor
 
+from engine.batch import BatchItem, build_batch
+from engine.kv_cache import allocate_kv
+from engine.model import Decoder
+from engine.weights import random_weights
 from kernels import reference
 from kernels.block_copy import copy_blocks, copy_units, move_tokens
 from kernels.kv_write import write_kv
@@ -277,6 +285,31 @@ def test_blocks_far_apart_are_addressed_in_64_bits():
 
     assert pool[0, -2].eq(7).all()
     assert gather_blocks(pool, torch.tensor([num_blocks - 2])).eq(7).all()
+
+
+# ---- a whole decoder -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("qk_norm", [False, True])
+def test_a_decoder_computes_and_caches_the_same_with_these_kernels(qk_norm):
+    shape = replace(TINY, qk_norm=qk_norm)
+    weights = random_weights(shape, seed=5)
+    ours = SimpleNamespace(
+        **{name: getattr(reference, name) for name in ("decode_attention", "prefill_attention")},
+        rms_norm=rms_norm,
+        add_rms_norm=add_rms_norm,
+        swiglu=swiglu,
+        rope_kv_write=rope_kv_write,
+        write_kv=write_kv,
+    )
+    batch = build_batch([BatchItem([7], 3, [[2]], True), BatchItem([1, 2, 3, 4, 5], 0, [[0, 3]], True)], 4, "cpu")
+    memory, expected_memory = (allocate_kv(shape, 4, 4, torch.float32, "cpu") for _ in range(2))
+
+    logits = Decoder(shape, weights, ours).forward(batch, memory)
+
+    assert torch.allclose(logits, Decoder(shape, weights).forward(batch, expected_memory), atol=1e-4)
+    for cache, expected in zip(memory.tensors, expected_memory.tensors, strict=True):
+        assert torch.allclose(cache, expected, atol=1e-5)
 
 
 # ---- what is refused ------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from typing import Any
 
 from speed.contender import DYNAMO, OURS, CannotMeasure, Result, Tools, our_environment, timed_child
 from speed.fitted import observe, observed
-from speed.workloads import AzureShaped, Files, Public
+from speed.workloads import RATE_RPS, AzureShaped, Files, Public
 
 LEAST_STEPS_RATIO = 0.9  # ours to Dynamo's: fewer would be less work
 
@@ -27,6 +27,8 @@ class ReplayCase:
     max_batch_tokens: int = 4_096
     prefix_caching: bool = False
     eviction: str = "lru"
+    num_replicas: int = 1
+    routing: str = "round_robin"
     cost_of: str | None = None  # the case whose fitted cost ours has; None: its own
     has_peer: bool = True
 
@@ -73,6 +75,9 @@ class ReplayCase:
             f"scheduler.max_batch_tokens={self.max_batch_tokens}",
             f"scheduler.prefix_caching={str(self.prefix_caching).lower()}",
             f"eviction={self.eviction}",
+            f"cluster.num_replicas={self.num_replicas}",
+            "cluster.shards=1",
+            f"routing={self.routing}",
             "cost=linear",
             "cost.decode_sequence_s=0",
             *(f"cost.{key}={value}" for key, value in cost.items()),
@@ -90,7 +95,7 @@ class ReplayCase:
             "trace": str(files.mooncake),
             "warm_up": str(small.mooncake),
             "engine": engine,
-            "num_workers": 1,
+            "num_workers": self.num_replicas,
             "observe": False,
         }
 
@@ -169,6 +174,28 @@ def _sizes() -> list[ReplayCase]:
     return [*pools, *requests, *batches]
 
 
+def _fleets() -> list[ReplayCase]:
+    """As many requests in all, each replica with the same load. One process of ours, so that CPU time compares."""
+    return [
+        replace(
+            MAIN,
+            name=f"replicas_{number}{suffix}",
+            title=f"{number} replicas, {routing}",
+            workload=AzureShaped(32_000, rate_rps=RATE_RPS * number),
+            num_replicas=number,
+            routing=routing,
+            cost_of="light",
+            has_peer=not suffix,
+        )
+        for number, routing, suffix in (
+            (1, "round_robin", ""),
+            (16, "round_robin", ""),
+            (64, "round_robin", ""),
+            (64, "least_outstanding", "_least"),
+        )
+    ]
+
+
 REPLAYS: tuple[ReplayCase, ...] = (
     MAIN,
     replace(MAIN, name="saturated", title="all at t = 0", workload=AzureShaped(10_000, all_at_once=True)),
@@ -178,4 +205,5 @@ REPLAYS: tuple[ReplayCase, ...] = (
     ),
     *_mooncake(),
     *_sizes(),
+    *_fleets(),
 )

@@ -1,0 +1,24 @@
+"""How a kernel is launched for one shape: a pure function of the shape fills it in, the ahead-of-time check reads it."""
+
+from typing import NamedTuple
+
+from torch import Tensor
+
+VECTOR = 16
+"""Triton compiles a kernel anew for pointers (in bytes) and strides (in elements) that are multiples of this."""
+
+
+class LaunchConfig(NamedTuple):
+    """Constant arguments of a kernel, warps a program, and stages of its loads in flight."""
+
+    constexprs: dict[str, int | bool]
+    num_warps: int
+    num_stages: int
+
+
+def is_aligned(*tensors: Tensor) -> bool:
+    """Whether rows can be loaded 16 bytes at a time; if not, every element has an address of its own in a register."""
+    return all(
+        tensor.data_ptr() % VECTOR == 0 and all(stride % VECTOR == 0 for stride in tensor.stride()[:-1])
+        for tensor in tensors
+    )

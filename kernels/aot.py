@@ -65,6 +65,7 @@ class Case:
     num_warps: int = 4
     num_stages: int = 3
     not_divisible: frozenset[str] = field(default_factory=frozenset)  # arguments that are never multiples of 16
+    divisibilities: tuple[bool, ...] = (True, False)  # one where the other is launched in another way, as another case
 
 
 class Resources(NamedTuple):

@@ -5,6 +5,7 @@ tokens, and a few odd ones beside.
 """
 
 from kernels.aot import Case, Work
+from kernels.aot_attention import attention_cases
 from kernels.block_copy import TILE_WORDS, copy_units_kernel
 from kernels.kv_write import write_kv_kernel, write_tile
 from kernels.rms_norm import MAX_HIDDEN, norm_tile, norm_warps, rms_norm_kernel
@@ -17,7 +18,7 @@ NUM_TOKENS = 8192
 
 
 def cases() -> list[Case]:
-    return [*_write_cases(), *_norm_cases(), *_copy_cases()]
+    return [*_write_cases(), *_norm_cases(), *_copy_cases(), *attention_cases()]
 
 
 def _write_cases() -> list[Case]:

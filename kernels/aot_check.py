@@ -24,7 +24,12 @@ class Variant(NamedTuple):
 
 
 def all_variants() -> list[Variant]:
-    return [Variant(case, target, divisible) for case in cases() for target in TARGETS for divisible in (True, False)]
+    return [
+        Variant(case, target, divisible)
+        for case in cases()
+        for target in TARGETS
+        for divisible in case.divisibilities
+    ]
 
 
 def pairwise_variants() -> list[Variant]:

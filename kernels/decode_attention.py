@@ -4,7 +4,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels.attention_checks import check_paged_attention
+from kernels.attention_checks import check_one_row_each, check_paged_attention
 from kernels.attention_tile import (
     LOG2_E,
     NO_WINDOW,
@@ -38,7 +38,7 @@ def decode_config(
         "TILE_KEYS": 16 if smallest else min(64, 8192 // tile_dim),
         "WIDEN": INTERPRETED,
     }
-    return LaunchConfig(constexprs, num_warps=4, num_stages=3)
+    return LaunchConfig(constexprs, num_warps=8 if tile_dim > 128 else 4, num_stages=3)
 
 
 def decode_attention(
@@ -61,9 +61,11 @@ def decode_attention(
 
     Raises ValueError for shapes, dtypes or strides it cannot serve.
     """
-    num_kv_heads, head_dim = k_cache.shape[-2:]
-    max_tokens = block_tables.shape[-1] * k_cache.shape[1]
-    num_programs = num_kv_tokens.shape[0] * num_kv_heads
+    check_paged_attention(query, k_cache, v_cache, block_tables, num_kv_tokens, window)
+    check_one_row_each(query, num_kv_tokens)
+    block_size, num_kv_heads = k_cache.shape[1:3]
+    max_tokens = block_tables.shape[1] * block_size
+    num_programs = len(query) * num_kv_heads
     splits = plan_splits(min(max_tokens, window or max_tokens), num_programs, num_processors(query.device))
     return decode_attention_in_splits(query, k_cache, v_cache, block_tables, num_kv_tokens, scale, window, splits)
 
@@ -78,8 +80,7 @@ def decode_attention_in_splits(
     window: int | None,
     splits: SplitPlan,
 ) -> Tensor:
-    """`decode_attention` by a given plan, which must reach the end of every sequence."""
-    check_paged_attention(query, k_cache, v_cache, block_tables, num_kv_tokens, window)
+    """`decode_attention` of checked arguments by a given plan, which must reach the end of every sequence."""
     buffers = new_split_buffers(splits.num_splits, query, query.shape[2])
     attend_in_splits(query, k_cache, v_cache, block_tables, num_kv_tokens, scale, window, splits, buffers)
     return merge_splits(buffers, query.dtype)

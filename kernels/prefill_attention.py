@@ -22,7 +22,7 @@ def prefill_config(
         "BLOCK_SIZE": block_size,
         "HEAD_DIM": head_dim,
         "TILE_DIM": tile_dim,
-        "TILE_ROWS": 16 if smallest else 128,
+        "TILE_ROWS": 16 if smallest else min(128, 16384 // tile_dim),
         "TILE_KEYS": 16 if smallest else min(64, 8192 // tile_dim),
         "WIDEN": INTERPRETED,
     }

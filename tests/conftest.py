@@ -23,7 +23,9 @@ NEED_TORCH = [
     "test_shadow.py",
 ]
 NEED_TRITON = [
+    "test_kernel_decode.py",
     "test_kernel_moves.py",
+    "test_kernel_prefill.py",
     "test_kernels_aot.py",
 ]
 

@@ -1,0 +1,27 @@
+"""The Triton kernels as one set, under the names and with the signatures of `kernels/reference.py`.
+
+Imported where they run: on a GPU, or under TRITON_INTERPRET=1. It needs Triton; the reference does not.
+"""
+
+from kernels.block_copy import copy_blocks, move_tokens
+from kernels.decode_attention import decode_attention
+from kernels.kv_write import write_kv
+from kernels.prefill_attention import prefill_attention
+from kernels.rms_norm import add_rms_norm, rms_norm
+from kernels.rope_kv_write import rope_kv_write
+from kernels.swap import gather_blocks, scatter_blocks
+from kernels.swiglu import swiglu
+
+__all__ = [
+    "add_rms_norm",
+    "copy_blocks",
+    "decode_attention",
+    "gather_blocks",
+    "move_tokens",
+    "prefill_attention",
+    "rms_norm",
+    "rope_kv_write",
+    "scatter_blocks",
+    "swiglu",
+    "write_kv",
+]

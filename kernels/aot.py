@@ -66,6 +66,7 @@ class Case:
     num_stages: int = 3
     not_divisible: frozenset[str] = field(default_factory=frozenset)  # arguments that are never multiples of 16
     divisibilities: tuple[bool, ...] = (True, False)  # one where the other is launched in another way, as another case
+    num_quick_targets: int = len(TARGETS)  # how many of them the quick check takes; scripts/kernel-report takes all
 
 
 class Resources(NamedTuple):

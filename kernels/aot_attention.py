@@ -49,20 +49,30 @@ def _shapes(
     name: str, kernel: JITFunction, config: Callable[..., LaunchConfig], work: Callable[[int, int, int, int], Work]
 ) -> list[Case]:
     """The shape of Llama-3-8B, and those that need most registers."""
+    group_size = NUM_HEADS // NUM_KV_HEADS
+    llama_work = work(NUM_KV_HEADS, group_size, HEAD_DIM, 2)
+    aligned, unaligned, fp32 = (
+        config(HEAD_DIM, group_size, BLOCK_SIZE, element_bytes, is_aligned)
+        for element_bytes, is_aligned in ((2, True), (2, False), (4, True))
+    )
     return [
-        _case(f"{name}{suffix}", kernel, config(head_dim, group_size, BLOCK_SIZE, element_bytes, aligned), dtype, given, aligned)
-        for suffix, num_kv_heads, group_size, head_dim, dtype, element_bytes, aligned in (
-            ("", NUM_KV_HEADS, NUM_HEADS // NUM_KV_HEADS, HEAD_DIM, "bf16", 2, True),
-            (", heads of 80", 1, 7, 80, "fp16", 2, True),
-            (", heads of 256", 1, 71, 256, "bf16", 2, True),
-            (", unaligned", NUM_KV_HEADS, NUM_HEADS // NUM_KV_HEADS, HEAD_DIM, "bf16", 2, False),
-            (", fp32", NUM_KV_HEADS, NUM_HEADS // NUM_KV_HEADS, HEAD_DIM, "fp32", 4, True),
-        )
-        for given in [work(num_kv_heads, group_size, head_dim, element_bytes)]
+        attention_case(name, kernel, aligned, "bf16", llama_work, num_quick_targets=1),
+        attention_case(f"{name}, unaligned", kernel, unaligned, "bf16", llama_work, is_aligned=False),
+        attention_case(f"{name}, fp32", kernel, fp32, "fp32", work(NUM_KV_HEADS, group_size, HEAD_DIM, 4)),
+        attention_case(f"{name}, 7 heads of 80", kernel, config(80, 7, BLOCK_SIZE), "fp16", work(1, 7, 80, 2)),
+        attention_case(f"{name}, 71 heads of 256", kernel, config(256, 71, BLOCK_SIZE), "bf16", work(1, 71, 256, 2)),
     ]
 
 
-def _case(name: str, kernel: JITFunction, config: LaunchConfig, dtype: str, work: Work, aligned: bool) -> Case:
+def attention_case(
+    name: str,
+    kernel: JITFunction,
+    config: LaunchConfig,
+    dtype: str,
+    work: Work,
+    is_aligned: bool = True,
+    num_quick_targets: int = 0,
+) -> Case:
     return Case(
         name,
         kernel,
@@ -72,7 +82,8 @@ def _case(name: str, kernel: JITFunction, config: LaunchConfig, dtype: str, work
         config.num_warps,
         config.num_stages,
         not_divisible=_UNKNOWN_INTEGERS,
-        divisibilities=(aligned,),
+        divisibilities=(is_aligned,),
+        num_quick_targets=num_quick_targets,
     )
 
 

@@ -65,9 +65,7 @@ def check_memory(**tensors: Tensor) -> None:
     first_name, first = next(iter(tensors.items()))
     require_float(first_name, first)
     for name, tensor in tensors.items():
-        require(
-            tensor.dtype == first.dtype, f"{name} is {tensor.dtype}; expected that of {first_name}, {first.dtype}"
-        )
+        require(tensor.dtype == first.dtype, f"{name} is {tensor.dtype}; expected that of {first_name}, {first.dtype}")
         _require_unit_stride(name, tensor)
 
 

@@ -19,6 +19,7 @@ from kernels.interpreter import INTERPRETED
 from kernels.launch import LaunchConfig, is_aligned
 from kernels.splits import SplitBuffers, SplitPlan, merge_splits, new_split_buffers, num_processors, plan_splits
 
+
 def decode_config(
     head_dim: int, group_size: int, block_size: int, element_bytes: int = 2, aligned: bool = True
 ) -> LaunchConfig:
@@ -34,7 +35,7 @@ def decode_config(
         "BLOCK_SIZE": block_size,
         "HEAD_DIM": head_dim,
         "TILE_DIM": tile_dim,
-        "TILE_ROWS": 16 if smallest else min(tile_width(group_size), 64),
+        "TILE_ROWS": 16 if smallest else min(tile_width(group_size), 64, 8192 // tile_dim),
         "TILE_KEYS": 16 if smallest else min(64, 8192 // tile_dim),
         "WIDEN": INTERPRETED,
     }

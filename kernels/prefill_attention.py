@@ -23,7 +23,7 @@ def prefill_config(
         "HEAD_DIM": head_dim,
         "TILE_DIM": tile_dim,
         "TILE_ROWS": 16 if smallest else min(128, 16384 // tile_dim),
-        "TILE_KEYS": 16 if smallest else min(64, 8192 // tile_dim),
+        "TILE_KEYS": 16 if smallest else min(64, 4096 // tile_dim),
         "WIDEN": INTERPRETED,
     }
     return LaunchConfig(constexprs, num_warps=4 if smallest else 8, num_stages=3)
@@ -221,6 +221,4 @@ def prefill_kernel(
             True,
             WIDEN,
         )
-    store_rows(
-        mixed_ptr, token.to(tl.int64) * num_heads + head, in_chunk, normalised(acc, row_sum), HEAD_DIM, TILE_DIM
-    )
+    store_rows(mixed_ptr, token.to(tl.int64) * num_heads + head, in_chunk, normalised(acc, row_sum), HEAD_DIM, TILE_DIM)

@@ -124,7 +124,8 @@ def test_plan_fills_the_device_with_splits_of_bounded_length():
     [  # TILE_ROWS, TILE_DIM, TILE_KEYS
         (64, 3, 2, True, (16, 64, 64)),
         (80, 7, 2, True, (16, 128, 64)),
-        (256, 71, 2, True, (64, 256, 32)),
+        (256, 71, 2, True, (32, 256, 32)),
+        (128, 71, 2, True, (64, 128, 64)),
         (128, 71, 4, True, (16, 128, 16)),
         (128, 71, 2, False, (16, 128, 16)),
         (8, 1, 2, True, (16, 16, 64)),
@@ -144,7 +145,10 @@ def test_tiles_follow_from_the_shape(head_dim, group_size, element_bytes, aligne
         ({"query": torch.zeros(2, 4, 64)}, r"query has 2 rows; expected one for each of 1 sequences"),
         ({"query": torch.zeros(1, 4, 64).half()}, "k_cache is torch.float32; expected that of query, torch.float16"),
         ({"query": torch.zeros(1, 4, 128)[..., ::2]}, "query has stride 2 in its last dimension; expected 1"),
-        ({"v_cache": torch.zeros(3, 8, 2, 32)}, r"v_cache is \[3, 8, 2, 32\]; expected that of k_cache, \[3, 8, 2, 64\]"),
+        (
+            {"v_cache": torch.zeros(3, 8, 2, 32)},
+            r"v_cache is \[3, 8, 2, 32\]; expected that of k_cache, \[3, 8, 2, 64\]",
+        ),
         ({"k_cache": torch.zeros(3, 8, 128)}, r"k_cache is \[3, 8, 128\]; expected \[num_blocks, block_size, num_kv_h"),
         ({"block_tables": torch.zeros(2, 3).long()}, r"block_tables is \[2, 3\]; expected \[1, max_blocks\]"),
         ({"block_tables": torch.zeros(1, 3)}, "block_tables is torch.float32; expected int64 or int32"),

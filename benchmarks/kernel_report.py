@@ -69,7 +69,8 @@ the data sheet's memory rate and FLOPs at its dense bf16 rate ([conf/hardware](.
 ## What one program needs
 
 Registers a thread where pointers and integers are known to be multiples of 16 · where they are not (one number: the
-kernel is launched with other tiles then, the case "unaligned"), and bytes of shared memory (LDS). Spilled: the most bytes of stack a thread on any target; all {num_compiled} compilations must have 0.
+kernel is launched with other tiles then, the case "unaligned"), and bytes of shared memory (LDS).
+Spilled: the most bytes of stack a thread on any target; all {num_compiled} compilations must have 0.
 Shared memory may be 163 KiB on sm_80, 227 KiB on sm_90 and sm_100, 64 KiB on gfx942.
 
 {needs}

@@ -6,6 +6,8 @@ from torch import Tensor
 from kernels.checks import require, require_float
 
 MAX_HEAD_DIM = 256
+MAX_LATENT_DIM = 512
+MAX_ROPE_DIM = 64
 
 
 def check_paged_attention(
@@ -27,9 +29,38 @@ def check_paged_attention(
         f"query has {num_heads} heads; expected a multiple of the caches' {num_kv_heads} KV heads",
     )
     require(head_dim <= MAX_HEAD_DIM, f"head_dim is {head_dim}; expected at most {MAX_HEAD_DIM}")
-    require(window is None or window >= 1, f"window is {window}; expected None, or 1 and more: the token itself")
+    _check_window(window)
     check_tables(block_tables, num_kv_tokens)
     check_memory(query=query, k_cache=k_cache, v_cache=v_cache)
+
+
+def check_latent_attention(
+    query: Tensor,
+    latent_cache: Tensor,
+    block_tables: Tensor,
+    num_kv_tokens: Tensor,
+    latent_dim: int,
+    window: int | None,
+) -> None:
+    """Raises ValueError unless query [rows, num_heads, latent_dim + rope_dim] can attend to this latent cache."""
+    _require_form(
+        "latent_cache", latent_cache, latent_cache.dim() == 3, "[num_blocks, block_size, latent_dim + rope_dim]"
+    )
+    width = latent_cache.shape[2]
+    _require_form(
+        "query", query, query.dim() == 3 and query.shape[2] == width, f"[rows, num_heads, {width}] by the cache"
+    )
+    rope_dim = width - latent_dim
+    require(
+        0 < latent_dim <= MAX_LATENT_DIM, f"latent_dim is {latent_dim}; expected at least 1, at most {MAX_LATENT_DIM}"
+    )
+    require(
+        0 < rope_dim <= MAX_ROPE_DIM,
+        f"the cache is {rope_dim} wider than latent_dim; expected a rope_dim of at least 1, at most {MAX_ROPE_DIM}",
+    )
+    _check_window(window)
+    check_tables(block_tables, num_kv_tokens)
+    check_memory(query=query, latent_cache=latent_cache)
 
 
 def check_tables(block_tables: Tensor, num_kv_tokens: Tensor) -> None:
@@ -61,12 +92,16 @@ def check_query_start(query_start: Tensor, num_kv_tokens: Tensor) -> None:
 
 
 def check_memory(**tensors: Tensor) -> None:
-    """Raises ValueError unless all are of one floating type that the kernels take, without gaps in the last dimension."""
+    """Raises ValueError unless all have one dtype that the kernels take, and a last dimension without gaps."""
     first_name, first = next(iter(tensors.items()))
     require_float(first_name, first)
     for name, tensor in tensors.items():
         require(tensor.dtype == first.dtype, f"{name} is {tensor.dtype}; expected that of {first_name}, {first.dtype}")
         _require_unit_stride(name, tensor)
+
+
+def _check_window(window: int | None) -> None:
+    require(window is None or window >= 1, f"window is {window}; expected None, or 1 and more: the token itself")
 
 
 def _require_integers(**tensors: Tensor) -> None:

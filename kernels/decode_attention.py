@@ -51,7 +51,7 @@ def decode_attention(
     scale: float,
     window: int | None = None,
 ) -> Tensor:
-    """`kernels.reference.decode_attention`, shapes as there: softmax(scale · q Kᵀ) V over each sequence's visible tokens.
+    """`kernels.reference.decode_attention`, shapes as there: softmax(scale · q Kᵀ) V over what a sequence sees.
 
     Tables and lengths may be int32 too. A sequence of 0 tokens (padding of a CUDA graph) gets zeros. Slots outside a
     sequence's visible tokens are not read, nor are the table entries that lead there only.

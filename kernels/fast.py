@@ -6,6 +6,7 @@ Imported where they run: on a GPU, or under TRITON_INTERPRET=1. It needs Triton;
 from kernels.block_copy import copy_blocks, move_tokens
 from kernels.decode_attention import decode_attention
 from kernels.kv_write import write_kv
+from kernels.mla_attention import mla_decode_attention, mla_prefill_attention
 from kernels.prefill_attention import prefill_attention
 from kernels.rms_norm import add_rms_norm, rms_norm
 from kernels.rope_kv_write import rope_kv_write
@@ -17,6 +18,8 @@ __all__ = [
     "copy_blocks",
     "decode_attention",
     "gather_blocks",
+    "mla_decode_attention",
+    "mla_prefill_attention",
     "move_tokens",
     "prefill_attention",
     "rms_norm",

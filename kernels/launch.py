@@ -1,4 +1,4 @@
-"""How a kernel is launched for one shape: a pure function of the shape fills it in, the ahead-of-time check reads it."""
+"""How a kernel is launched for one shape: filled in by a pure function of it, read by the ahead-of-time check too."""
 
 from typing import NamedTuple
 

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from kernels.attention_checks import check_paged_attention, check_query_start
 from kernels.attention_tile import LOG2_E, NO_WINDOW, attend_keys, load_rows, normalised, store_rows, tile_width
+from kernels.chunk_tiles import locate_chunk_tile, max_row_tiles
 from kernels.interpreter import INTERPRETED
 from kernels.launch import LaunchConfig, is_aligned
 
@@ -62,8 +63,8 @@ def prefill_attention(
         return mixed
     group_size, aligned = num_heads // num_kv_heads, is_aligned(query, k_cache, v_cache)
     config = prefill_config(head_dim, group_size, block_size, query.element_size(), aligned)
-    max_tiles = num_tokens * group_size // config.constexprs["TILE_ROWS"] + num_seqs
-    prefill_kernel[(max_tiles, num_kv_heads)](
+    num_tiles = max_row_tiles(num_tokens, num_seqs, group_size, config.constexprs["TILE_ROWS"])
+    prefill_kernel[(num_tiles, num_kv_heads)](
         mixed,
         query,
         k_cache,
@@ -84,25 +85,6 @@ def prefill_attention(
         num_stages=config.num_stages,
     )
     return mixed
-
-
-@triton.jit
-def find_sequence(tile, query_start_ptr, num_seqs, ROWS_PER_QUERY: tl.constexpr, TILE_ROWS: tl.constexpr):
-    """The sequence that row tile `tile` of the launch belongs to.
-
-    Sequence s owns the tiles from query_start[s] · ROWS_PER_QUERY // TILE_ROWS + s on: at least as many as it needs.
-    """
-    seq = 0
-    stride = 1
-    while stride < num_seqs:
-        stride *= 2
-    while stride > 0:
-        candidate = seq + stride
-        start = tl.load(query_start_ptr + candidate, mask=candidate < num_seqs, other=0).to(tl.int32)
-        owned = start * ROWS_PER_QUERY // TILE_ROWS + candidate <= tile
-        seq = tl.where((candidate < num_seqs) & owned, candidate, seq)
-        stride //= 2
-    return seq
 
 
 @triton.jit
@@ -138,11 +120,9 @@ def prefill_kernel(
     """Program (row tile, KV head): rows are the (query, head) pairs of one sequence and KV head, query by query."""
     tile = tl.num_programs(0) - 1 - tl.program_id(0)  # late queries see most: begin with them
     kv_head = tl.program_id(1)
-    seq = find_sequence(tile, query_start_ptr, num_seqs, GROUP_SIZE, TILE_ROWS)
-    chunk_start = tl.load(query_start_ptr + seq).to(tl.int32)
-    num_queries = tl.load(query_start_ptr + seq + 1).to(tl.int32) - chunk_start
-    first_row = (tile - chunk_start * GROUP_SIZE // TILE_ROWS - seq) * TILE_ROWS
-    num_rows = num_queries * GROUP_SIZE
+    seq, chunk_start, num_cached, first_row, num_rows = locate_chunk_tile(
+        tile, query_start_ptr, num_kv_tokens_ptr, num_seqs, GROUP_SIZE, TILE_ROWS
+    )
     if first_row >= num_rows:
         return
 
@@ -150,7 +130,6 @@ def prefill_kernel(
     in_chunk = row < num_rows
     token = chunk_start + row // GROUP_SIZE
     head = kv_head * GROUP_SIZE + row % GROUP_SIZE
-    num_cached = tl.load(num_kv_tokens_ptr + seq).to(tl.int32) - num_queries
     position = num_cached + row // GROUP_SIZE
     first_position = num_cached + first_row // GROUP_SIZE
     last_position = num_cached + (tl.minimum(first_row + TILE_ROWS, num_rows) - 1) // GROUP_SIZE
@@ -195,7 +174,7 @@ def prefill_kernel(
             WIDEN,
         )
     num_masked_tiles = num_edge_tiles + tl.cdiv(tl.maximum(last_position + 1 - whole_end, 0), TILE_KEYS)
-    for masked_tile in range(0, num_masked_tiles):
+    for masked_tile in range(num_masked_tiles):
         past_whole = tl.where(masked_tile < num_edge_tiles, 0, num_whole_tiles)
         positions = first_key + (masked_tile + past_whole) * TILE_KEYS + tl.arange(0, TILE_KEYS)
         seen = (positions[None, :] <= position[:, None]) & (positions[None, :] > position[:, None] - window)

@@ -160,6 +160,41 @@ def prefill_attention(
     return mixed
 
 
+def mla_decode_attention(
+    query: Tensor,
+    latent_cache: Tensor,
+    block_tables: Tensor,
+    num_kv_tokens: Tensor,
+    latent_dim: int,
+    scale: float,
+    window: int | None = None,
+) -> Tensor:
+    """Latent attention (MLA, absorbed) of one query per sequence: all heads over one cached vector a token.
+
+    query: [num_seqs, num_heads, latent_dim + rope_dim], its first part already multiplied by the keys' up-projection;
+    latent_cache: [num_blocks, block_size, latent_dim + rope_dim]; the rest as in decode_attention.
+    Returns the mixed latents [num_seqs, num_heads, latent_dim], which the values' up-projection is still to follow.
+    """
+    cache = latent_cache.unsqueeze(2)
+    return decode_attention(query, cache, cache, block_tables, num_kv_tokens, scale, window)[..., :latent_dim]
+
+
+def mla_prefill_attention(
+    query: Tensor,
+    latent_cache: Tensor,
+    block_tables: Tensor,
+    query_start: Tensor,
+    num_kv_tokens: Tensor,
+    latent_dim: int,
+    scale: float,
+    window: int | None = None,
+) -> Tensor:
+    """Latent attention of chunks of queries, as in prefill_attention: [num_tokens, num_heads, latent_dim]."""
+    cache = latent_cache.unsqueeze(2)
+    mixed = prefill_attention(query, cache, cache, block_tables, query_start, num_kv_tokens, scale, window)
+    return mixed[..., :latent_dim]
+
+
 def _chunk_view(
     block_table: Tensor, block_size: int, num_queries: int, num_kv: int, window: int | None
 ) -> tuple[Tensor, Tensor]:

@@ -24,6 +24,7 @@ NEED_TORCH = [
 ]
 NEED_TRITON = [
     "test_kernel_decode.py",
+    "test_kernel_mla.py",
     "test_kernel_moves.py",
     "test_kernel_prefill.py",
     "test_kernels_aot.py",

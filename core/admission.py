@@ -102,9 +102,7 @@ class Admissions:
     def _may_admit(self, request: Request, num_new_blocks: int, plan: StepPlan) -> bool:
         answer = self._scheduler.policies.admission.admit(request, num_new_blocks, self._view)
         if answer is Admission.REJECT:
-            self._waiting.remove(request)
-            self._tables.swapping.forget(request)
-            self._reject(request, "by the admission policy")
+            self.turn_away(request)
             plan.rejected.append(request)
             return False
         if answer is Admission.WAIT or not self._tables.can_take(num_new_blocks):
@@ -112,21 +110,31 @@ class Admissions:
             return False
         return True
 
+    def turn_away(self, request: Request) -> None:
+        """The head of the queue is refused for good."""
+        self._waiting.remove(request)
+        self._tables.swapping.forget(request)
+        self._reject(request, "by the admission policy")
+
     def _enter_running(self, request: Request, plan: StepPlan, hit: PrefixHit) -> None:
+        self.enter(request, hit.num_tokens, plan.now_ps)
+        plan.admitted.append(request)
+        plan.hit_tokens[request.request_id] = hit.num_tokens
+
+    def enter(self, request: Request, num_hit_tokens: int, now_ps: int) -> None:
+        """From the queue to the running requests."""
         self._waiting.admit(request)
         self._running.add(request)
         self._scheduler.policies.admission.on_admit(request, self._view)
-        plan.admitted.append(request)
-        plan.hit_tokens[request.request_id] = hit.num_tokens
         if request.num_cached_tokens < 0:
             if self._scheduler.foresight is not None:
                 self._scheduler.foresight.pass_by(request.request_id)
-            request.num_cached_tokens = hit.num_tokens
-            request.first_scheduled_ps = plan.now_ps
-            self._log.count(Event.ADMIT, request.request_id, hit.num_tokens)
+            request.num_cached_tokens = num_hit_tokens
+            request.first_scheduled_ps = now_ps
+            self._log.count(Event.ADMIT, request.request_id, num_hit_tokens)
         else:
-            request.num_readmission_cached_tokens += hit.num_tokens
-            self._log.count(Event.RESUME, request.request_id, hit.num_tokens)
+            request.num_readmission_cached_tokens += num_hit_tokens
+            self._log.count(Event.RESUME, request.request_id, num_hit_tokens)
         request.status = Status.RUNNING
 
     def _begin_chunk(self, sequence: Sequence, num_new: int, plan: StepPlan) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Sequence as SequenceOf
 
 from core.block_tables import BlockTables
 from core.decision_log import DecisionLog
+from core.durations import total_ps
 from core.interfaces import Preemption
 from core.plan import StepPlan, StepResult
 from core.publication import OnceKnown, Publication
@@ -41,7 +42,7 @@ class AsyncScheduler(Scheduler):
 
     @property
     def _is_busy(self) -> bool:
-        return self._in_flight is not None or self._running_plan is not None
+        return self.in_flight is not None or self._running_plan is not None
 
     def add(self, request: Request, now_ps: int) -> bool:
         if request.num_samples > 1 and not request.reject_reason:
@@ -52,8 +53,8 @@ class AsyncScheduler(Scheduler):
 
     def schedule(self, now_ps: int) -> StepPlan | None:
         """As in `Scheduler`. Until the running plan is committed, its tokens count as known and none of them ends."""
-        if self._in_flight is not None:
-            self._count_on(self._in_flight)
+        if self.in_flight is not None:
+            self._count_on(self.in_flight)
         plan = super().schedule(now_ps)
         self._held = set() if plan is None else plan.held
         if plan is not None and not plan.is_empty:
@@ -63,7 +64,7 @@ class AsyncScheduler(Scheduler):
         return plan
 
     def _count_on(self, plan: StepPlan) -> None:
-        self._in_flight, self._running_plan = None, plan
+        self.in_flight, self._running_plan = None, plan
         self._preempted_with_token = []
         ended = self._emission.advance(plan)
         self._ending = [(sequence.rank, sequence) for sequence in ended]
@@ -111,7 +112,7 @@ class AsyncScheduler(Scheduler):
     def commit(self, plan: StepPlan, result: StepResult) -> list[Request]:
         """The running plan was carried out: its tokens are there, those that end with it free their blocks."""
         assert plan is self._running_plan, "the next step is decided before the output of the last is looked at"
-        self.now_ps = plan.start_ps + sum(result.durations_ps)
+        self.now_ps = plan.start_ps + total_ps(result.durations_ps)
         self.log.step = self.step - 1
         self._emission.tell(plan, self.now_ps)
         for sequence in self._preempted_with_token:
@@ -128,18 +129,18 @@ class AsyncScheduler(Scheduler):
         done = []
         for _, sequence in sorted([*self._ending, *held], key=lambda item: item[0]):
             if sequence.rank >= 0:
-                counted_already = self._in_flight is not None  # the step that holds it has advanced the batch's clock
+                counted_already = self.in_flight is not None  # the step that holds it has advanced the batch's clock
                 self.publication.passed_over(sequence, sequence.num_computed - counted_already)
             elif sequence.request.status is not Status.DONE:
-                self._end(sequence)
+                self.end(sequence)
                 done.append(sequence.request)
         self._ending = []
         return done
 
-    def _end(self, sequence: Sequence) -> bool:
+    def end(self, sequence: Sequence) -> bool:
         request = sequence.request
         if request.status is Status.RUNNING:
-            return super()._end(sequence)
+            return super().end(sequence)
         request.num_produced_tokens += sequence.num_outputs
         request.live.remove(sequence)
         self.waiting.remove(request)

@@ -29,6 +29,9 @@ class OutOfBlocksError(RuntimeError):
 class BlockPool:
     """Blocks are FREE (no content), CACHED (content, unreferenced, evictable) or REFERENCED.
 
+    A FREE block lies ready with the reference count 1 of whoever takes it next: taking and freeing touch the pool's
+    lists only, never the blocks one by one.
+
     Block objects are made when first used, so an idle pool costs nothing, and `num_blocks=None` is unbounded. Ids count
     from `first_block_id`. Taking prefers FREE blocks; then the eviction policy names a CACHED one, which loses its
     content.
@@ -55,7 +58,7 @@ class BlockPool:
         self.blocks: list[Block] = []  # every block ever used, by id
         self._eviction = eviction
         self._log = log
-        self._free: list[Block] = []  # stack: the last is taken first
+        self.free: list[Block] = []  # stack: the last is taken first
         self.attribution: Attribution | None = None
         self._keep_unhashed_apart = free_order is FreeOrder.UNHASHED_FIRST
         self._tells_evictions = type(eviction).on_evict is not EvictionPolicy.on_evict
@@ -85,6 +88,11 @@ class BlockPool:
         self._log.blocks(Event.ALLOC, request_id, taken)
         return taken
 
+    def count_taken(self, num_blocks: int) -> None:
+        """So many were taken off the free stack by whoever also logs it."""
+        self.num_referenced += num_blocks
+        self.num_available -= num_blocks
+
     def take_for(self, request_ids: Sequence[int]) -> list[Block]:
         """Takes a block for each of these requests, whose decodes need one."""
         taken = self._take(len(request_ids), ())
@@ -94,13 +102,11 @@ class BlockPool:
         return taken
 
     def _take(self, num_blocks: int, incoming: Sequence[BlockKey | None]) -> list[Block]:
-        free = self._free
+        free = self.free
         taken = free[: -num_blocks - 1 : -1]  # the last first; all of them if they are fewer
         del free[len(free) - len(taken) :]
         if len(taken) < num_blocks:
             self._take_more(taken, num_blocks, incoming)
-        for block in taken:
-            block.ref_count = 1
         self.num_referenced += num_blocks
         self.num_available -= num_blocks
         return taken
@@ -111,10 +117,10 @@ class BlockPool:
         num_fresh = num_missing if self.num_blocks is None else min(num_missing, self.num_blocks - len(self.blocks))
         num_victims = num_missing - num_fresh
         if num_victims > self._num_evictable:
-            self._free.extend(reversed(taken))
+            self.free.extend(reversed(taken))
             raise OutOfBlocksError(f"{num_blocks} blocks asked for, {self.num_available} available")
         first = self.first_block_id + len(self.blocks)
-        fresh = [Block(block_id) for block_id in range(first, first + num_fresh)]
+        fresh = [Block(block_id, 1) for block_id in range(first, first + num_fresh)]
         self.blocks.extend(fresh)
         taken.extend(fresh)
         if num_victims:
@@ -128,7 +134,9 @@ class BlockPool:
             victims = self._eviction.pop_victims(wanted)
             self._forget([block for block in victims if block.key is not None])
         self._num_evictable -= len(victims)
-        self._free += victims[: num_blocks - 1 : -1]  # more than was wanted, of whole leaves: the first is taken next
+        for block in victims:
+            block.ref_count = 1
+        self.free += victims[: num_blocks - 1 : -1]  # more than was wanted, of whole leaves: the first is taken next
         return victims[:num_blocks]
 
     def _evict_one_by_one(self, wanted: Sequence[BlockKey | None]) -> list[Block]:
@@ -185,22 +193,27 @@ class BlockPool:
         hashed = [block for block in freed if block.key is not None] if len(self.index) else []
         self.num_cached += len(hashed)
         if self._keep_unhashed_apart:
+            if not hashed:
+                self.free += freed[::-1]
+                return
             if len(hashed) < len(freed):
-                self._free += [block for block in reversed(freed) if block.key is None]
+                self.free += [block for block in reversed(freed) if block.key is None]
             freed = hashed
-        if freed:
-            self._num_evictable += len(freed)
-            self._eviction.on_release(freed)
+        for block in freed:
+            block.ref_count = 0
+        self._num_evictable += len(freed)
+        self._eviction.on_release(freed)
 
     def _dereference(self, blocks: Sequence[Block]) -> Sequence[Block]:
-        """Drops one reference each. Returns the blocks that have none left: all of them, where nothing is shared."""
+        """Drops all references beyond the first. Returns the blocks that had only that: it is theirs to lose."""
         if self._num_shared == 0:
-            for block in blocks:
-                block.ref_count = 0
             return blocks
+        freed = []
         for block in blocks:
-            block.ref_count -= 1
-        freed = [block for block in blocks if block.ref_count == 0]
+            if block.ref_count > 1:
+                block.ref_count -= 1
+            else:
+                freed.append(block)
         self._num_shared -= len(blocks) - len(freed)
         return freed
 
@@ -235,7 +248,7 @@ class BlockPool:
         assert self.num_blocks is not None
         fresh = range(self.first_block_id + len(self.blocks), self.first_block_id + self.num_blocks)
         cached = [block.block_id for block in self._eviction.eviction_order()]
-        return [block.block_id for block in reversed(self._free)] + list(fresh) + cached
+        return [block.block_id for block in reversed(self.free)] + list(fresh) + cached
 
     def check_integrity(self, tables: Iterable[Sequence[Block]]) -> None:
         """Proves that the states partition the pool and that counts equal the block tables. O(pool): for tests."""
@@ -243,16 +256,16 @@ class BlockPool:
         for table in tables:
             for block in table:
                 references[block.block_id] = references.get(block.block_id, 0) + 1
+        free = {block.block_id for block in self.free}
         for block in self.blocks:
-            assert block.ref_count == references.get(block.block_id, 0), (
+            assert block.ref_count == references.get(block.block_id, int(block.block_id in free)), (
                 f"block {block.block_id}: wrong reference count"
             )
-        free = {block.block_id for block in self._free}
         evictable = self._eviction.eviction_order()
         cached = {block.block_id for block in evictable}
         referenced = set(references)
         used = {block.block_id for block in self.blocks}
-        assert len(free) == len(self._free), "a block is free twice"
+        assert len(free) == len(self.free), "a block is free twice"
         assert free | cached | referenced == used, f"lost blocks: {used - free - cached - referenced}"
         in_two_states = free & cached | free & referenced | cached & referenced
         assert not in_two_states, f"blocks in two states: {in_two_states}"
@@ -261,4 +274,4 @@ class BlockPool:
         counts = (self._num_evictable, self.num_cached, self.num_referenced, self._num_shared)
         counted = (len(evictable), num_cached, len(referenced), num_shared)
         assert counts == counted, f"counts are off: {counts}, not {counted}"
-        assert all(block.key is None for block in self._free), "a free block still has content"
+        assert all(block.key is None for block in self.free), "a free block still has content"

@@ -151,9 +151,9 @@ class BlockTables:
         num_computed = sequence.num_computed
         if self._num_shared_tails(sequence, num_computed):
             self._copy_on_write(sequence, num_computed // self.block_size, plan)
-        self._extend(sequence, num_new)
+        self.extend(sequence, num_new)
 
-    def _extend(self, sequence: Sequence, num_new: int) -> None:
+    def extend(self, sequence: Sequence, num_new: int) -> None:
         request = sequence.request
         target = self.allocation.target_blocks(request, sequence.num_computed + num_new)
         for group, table in enumerate(sequence.tables):
@@ -161,14 +161,14 @@ class BlockTables:
             if num_blocks > 0:
                 incoming = self._incoming(sequence, group, num_blocks) if num_blocks > self.pool.num_free else ()
                 table.extend(self.pool.take(num_blocks, request.request_id, incoming))
-        self._note_surplus(sequence)
+        self.note_surplus(sequence)
 
     def append_blocks(self, sequences: Collection[Sequence]) -> None:
         """Takes the blocks that their next tokens need, which start new ones."""
         if not self.is_on_demand:
             sequences = [sequence for sequence in sequences if self.is_full(sequence)]
             for sequence in sequences:
-                self._extend(sequence, 1)
+                self.extend(sequence, 1)
             return
         owners = [sequence.request.request_id for sequence in sequences]
         if len(self.groups) > 1:
@@ -178,9 +178,9 @@ class BlockTables:
             for table in sequence.tables:
                 table.append(next(blocks))
             if len(table) * self.block_size > sequence.request.num_peak_tokens:
-                self._note_surplus(sequence)
+                self.note_surplus(sequence)
 
-    def _note_surplus(self, sequence: Sequence) -> None:
+    def note_surplus(self, sequence: Sequence) -> None:
         """Its tables have grown, or are gone."""
         num_slots = len(sequence.tables[0]) * self.block_size
         num_surplus = max(num_slots - sequence.request.num_peak_tokens, 0) * len(self.groups)
@@ -307,7 +307,7 @@ class BlockTables:
             self.pool.release(blocks, sequence.request.request_id)
             table.clear()
         sequence.num_registered = 0
-        self._note_surplus(sequence)
+        self.note_surplus(sequence)
 
     def drop_expired(self, sequence: Sequence, plan: StepPlan) -> None:
         """Frees the blocks that left each group's window; their place in the table stays, as None."""
@@ -328,7 +328,7 @@ class BlockTables:
             target[:] = source[:num_blocks]
             self.pool.share([block for block in target if block is not None])
         sibling.num_registered = min(lead.num_registered, num_blocks)
-        self._note_surplus(sibling)
+        self.note_surplus(sibling)
 
     def go_on_from(self, parents: Mapping[Sequence, Sequence]) -> None:
         """Each key's tables become those of its value, which has as many tokens and is no key.

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from array import array
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from core.attribution import Charges
-from core.recorder import Recorder
-from core.request import Outcome, Request
+from core.recorder import UNEVEN, Recorder
+from core.request import Outcome
+from core.request_log import COUNTS, TIMES, RequestLog
 from core.scheduler import Scheduler
 from core.units import PS_PER_S
 
@@ -20,78 +21,69 @@ Arrays = dict[str, NDArray[Any]]
 NO_COUNT = -1  # an unbounded pool has no number of free blocks
 
 
-def requests_of(scheduler: Scheduler) -> list[Request]:
+def requests_of(scheduler: Scheduler) -> RequestLog:
     """Every request that the scheduler ever took: those that are done, then those it still holds."""
-    return [*scheduler.recorder.done, *scheduler.running, *scheduler.waiting]
+    held = [*scheduler.running, *scheduler.waiting]
+    return scheduler.recorder.requests.with_others(held) if held else scheduler.recorder.requests
 
 
-def request_arrays(requests: Iterable[Request], num_rows: int, request_ids: Ints | None = None) -> Arrays:
+def request_arrays(requests: RequestLog, num_rows: int, request_ids: Ints | None = None) -> Arrays:
     """One row per trace row, [num_rows]; a row that never arrived is `unfinished` and has no times.
 
     `request_ids`: those of the rows, where they are but some of a trace's. Raises IndexError for a request id beyond
     `num_rows`, KeyError for one that is not among `request_ids`.
     """
-    rows = None if request_ids is None else {number: row for row, number in enumerate(request_ids.tolist())}
-    outcomes = list(Outcome)
-    times = {f"{name}_s": np.full(num_rows, np.nan) for name in ("arrival", "first_scheduled", "first_token", "finish")}
-    counts = {name: np.zeros(num_rows, dtype=np.int64) for name in _COUNTS}
-    outcome = np.full(num_rows, outcomes.index(Outcome.UNFINISHED), dtype=np.int8)
-    for request in requests:
-        row = request.request_id if rows is None else rows[request.request_id]
-        times["arrival_s"][row] = request.arrival_ps / PS_PER_S
-        for name in ("first_scheduled", "first_token", "finish"):
-            time_ps = getattr(request, f"{name}_ps")
-            if time_ps >= 0:
-                times[f"{name}_s"][row] = time_ps / PS_PER_S
-        for name, column in counts.items():
-            column[row] = getattr(request, name)
-        counts["num_output_tokens"][row] = _num_produced(request)
-        counts["num_cached_tokens"][row] = max(request.num_cached_tokens, 0)
-        outcome[row] = outcomes.index(request.outcome)
-    names = np.array([each.value for each in outcomes])
-    numbers = np.arange(num_rows) if request_ids is None else request_ids
-    return {"request_id": numbers, **times, **counts, "outcome": outcome, "outcome_names": names}
+    row = requests.column("request_id")
+    if request_ids is not None:
+        row = _places(row, request_ids)
+    columns: Arrays = {"request_id": np.arange(num_rows) if request_ids is None else request_ids}
+    for name in TIMES:
+        time_ps = requests.column(name)
+        seconds = np.full(num_rows, np.nan)
+        seconds[row] = np.where(time_ps >= 0, time_ps / PS_PER_S, np.nan)
+        columns[name.removesuffix("_ps") + "_s"] = seconds
+    for name in COUNTS:
+        columns[name] = np.zeros(num_rows, dtype=np.int64)
+        columns[name][row] = requests.column(name)
+    columns["outcome"] = np.full(num_rows, list(Outcome).index(Outcome.UNFINISHED), dtype=np.int8)
+    columns["outcome"][row] = requests.column("outcome")
+    return columns | {"outcome_names": np.array([each.value for each in Outcome])}
 
 
-_COUNTS = (
-    "num_prompt_tokens",
-    "num_output_tokens",  # produced
-    "num_cached_tokens",
-    "num_readmission_cached_tokens",
-    "num_preemptions",
-    "num_recomputed_tokens",
-    "num_recomputed_evicted_tokens",
-    "num_prefill_tokens",
-)
+def _places(numbers: Ints, among: Ints) -> Ints:
+    """Where each number stands; raises KeyError for one that does not."""
+    order = np.argsort(among)
+    places = order[np.minimum(np.searchsorted(among, numbers, sorter=order), len(among) - 1)]
+    if (among[places] != numbers).any():
+        raise KeyError(int(numbers[among[places] != numbers][0]))
+    return np.asarray(places)
 
 
-def _num_produced(request: Request) -> int:
-    """Tokens that came out, also of a request that is not done."""
-    if request.outcome is not Outcome.UNFINISHED:
-        return request.num_produced_tokens
-    return request.num_produced_tokens + sum(sequence.num_outputs for sequence in request.live)
-
-
-def step_arrays(recorder: Recorder, requests: Iterable[Request], pool_num_blocks: int | None) -> Arrays:
+def step_arrays(recorder: Recorder, requests: RequestLog, pool_num_blocks: int | None) -> Arrays:
     """One row per step, [num_steps]. `requests` are all that arrived: they tell how many waited when it was decided.
 
     Blocks are counted when the step has taken its own; `*_after` when what ended with it has freed its blocks.
     """
     num_steps = _ints(recorder.plan_num_steps)
-    duration_ps = _ints(recorder.step_duration_ps)
-    first = np.cumsum(num_steps) - num_steps  # place of each plan's first step
-    last = np.cumsum(num_steps) - 1
-    start_ps, ahead = _start_ps(recorder), int(recorder.decides_ahead)
+    duration_ps, steps_before = durations_ps(recorder), _steps_before(num_steps)
+    total = len(duration_ps)
+    first, last = np.cumsum(num_steps) - num_steps, np.cumsum(num_steps) - 1  # places of each plan's steps
+    start_ps, ahead = _start_ps(recorder, duration_ps), int(recorder.decides_ahead)
     num_decodes = np.repeat(_ints(recorder.plan_num_decodes), num_steps)
-    steps_before = np.arange(len(duration_ps)) - np.repeat(first, num_steps)  # within the plan
     num_running = np.repeat(_ints(recorder.plan_num_running), num_steps)
-    referenced, cached = _ints(recorder.step_referenced_blocks), _ints(recorder.step_cached_blocks)
-    orphans = _ints(recorder.step_orphan_blocks)
+    referenced = _ints(recorder.step_referenced_blocks)[:total]
+    cached, orphans = recorder.step_cached_blocks.expand(total), recorder.step_orphan_blocks.expand(total)
+    internal = recorder.step_internal_tokens.expand(total)
+    num_filled = np.repeat(_ints(recorder.plan_num_filled_tokens), num_steps)
+    num_filled += steps_before * num_decodes * recorder.num_kv_groups
+    num_plans = recorder.num_plans
+    cached_after = recorder.cached_blocks_after.expand(num_plans)
+    orphans_after = recorder.orphan_blocks_after.expand(num_plans)
     free = np.full_like(referenced, NO_COUNT) if pool_num_blocks is None else pool_num_blocks - referenced - cached
     return {
         "start_s": start_ps / PS_PER_S,
         "duration_s": duration_ps / PS_PER_S,
-        "num_prefill_tokens": _placed(recorder.plan_num_prefill_tokens, first, len(duration_ps)),
+        "num_prefill_tokens": _placed(_ints(recorder.plan_num_prefill_tokens), first, total),
         "num_decode_seqs": num_decodes,
         "decode_context_tokens": np.repeat(_ints(recorder.plan_decode_context_tokens), num_steps)
         + steps_before * num_decodes,
@@ -99,19 +91,19 @@ def step_arrays(recorder: Recorder, requests: Iterable[Request], pool_num_blocks
         "num_waiting": _num_present(requests, _decided_ps(recorder, first, start_ps)) - num_running,
         "num_referenced_blocks": referenced,
         "num_cached_blocks": cached,
-        "num_shared_references": _ints(recorder.step_shared_references),
+        "num_shared_references": recorder.step_shared_references.expand(total),
         "num_orphan_blocks": orphans,
         "num_free_blocks": free,
-        "num_referenced_blocks_after": _after(referenced, last, recorder.plan_referenced_blocks_after, ahead),
-        "num_cached_blocks_after": _after(cached, last, recorder.plan_cached_blocks_after, ahead),
-        "num_orphan_blocks_after": _after(orphans, last, recorder.plan_orphan_blocks_after, ahead),
-        "num_evictions": np.diff(_ints(recorder.step_evictions_before_end), prepend=0),
-        "num_preemptions": _placed(recorder.plan_num_preempted, first, len(duration_ps)),
-        "num_swapped_blocks": _placed(recorder.plan_num_swapped_blocks, first, len(duration_ps)),
-        "num_moved_blocks": _placed(recorder.plan_num_moved_blocks, first, len(duration_ps)),
-        "num_reserved_tokens": _ints(recorder.step_reserved_tokens),
-        "num_internal_tokens": _ints(recorder.step_internal_tokens),
-        "num_external_tokens": _ints(recorder.step_external_tokens),
+        "num_referenced_blocks_after": _after(referenced, last, _ints(recorder.plan_referenced_blocks_after), ahead),
+        "num_cached_blocks_after": _after(cached, last, cached_after, ahead),
+        "num_orphan_blocks_after": _after(orphans, last, orphans_after, ahead),
+        "num_evictions": np.diff(recorder.step_evictions_before_end.expand(total), prepend=0),
+        "num_preemptions": _placed(_dense(recorder.preempted, num_plans), first, total),
+        "num_swapped_blocks": _placed(_dense(recorder.swapped_blocks, num_plans), first, total),
+        "num_moved_blocks": _placed(_dense(recorder.moved_blocks, num_plans), first, total),
+        "num_reserved_tokens": referenced * recorder.block_size - internal - num_filled,
+        "num_internal_tokens": internal,
+        "num_external_tokens": recorder.step_external_tokens.expand(total),
     }
 
 
@@ -119,9 +111,10 @@ def gap_arrays(recorder: Recorder) -> Arrays:
     """The weighted multiset of inter-token gaps: a step's decodes share one, those that sat out have their own."""
     num_steps = _ints(recorder.plan_num_steps)
     multiplicity = np.repeat(_ints(recorder.plan_num_regular_gaps), num_steps)
-    multiplicity[np.cumsum(num_steps) - 1] -= _ints(recorder.plan_num_lost_decodes)
+    multiplicity[np.cumsum(num_steps) - 1] -= _dense(recorder.lost_decodes, recorder.num_plans)
+    duration_ps = durations_ps(recorder)
     # Who decodes without a pause had a token at the end of the step before, also where a clock runs between the steps.
-    gap_ps = np.diff(_start_ps(recorder) + _ints(recorder.step_duration_ps), prepend=0)
+    gap_ps = np.diff(_start_ps(recorder, duration_ps) + duration_ps, prepend=0)
     late_ps = _ints(recorder.late_gaps_ps)
     has_gaps = multiplicity > 0
     return {
@@ -142,13 +135,35 @@ def charge_arrays(charges: Charges) -> Arrays:
     }
 
 
-def _ints(column: list[int]) -> Ints:
+def durations_ps(recorder: Recorder) -> Ints:
+    """How long each step took, [num_steps]."""
+    num_steps, growth_ps = _ints(recorder.plan_num_steps), _ints(recorder.plan_growth_ps)
+    first_ps, is_listed = _ints(recorder.plan_first_ps), _ints(recorder.plan_growth_ps) == UNEVEN
+    found = np.repeat(np.where(is_listed, 0, first_ps), num_steps)
+    found += np.repeat(np.where(is_listed, 0, growth_ps), num_steps) * _steps_before(num_steps)
+    if is_listed.any():
+        found[np.repeat(is_listed, num_steps)] = _ints(recorder.uneven_ps)
+    return np.asarray(found, dtype=np.int64)
+
+
+def _ints(column: list[int] | array[int]) -> Ints:
     return np.array(column, dtype=np.int64)
 
 
-def _start_ps(recorder: Recorder) -> Ints:
+def _dense(by_place: dict[int, int], num_places: int) -> Ints:
+    column = np.zeros(num_places, dtype=np.int64)
+    column[list(by_place)] = list(by_place.values())
+    return column
+
+
+def _steps_before(num_steps: Ints) -> Ints:
+    """How many steps of its plan precede each step, [num_steps in all]."""
+    return np.asarray(np.arange(num_steps.sum()) - np.repeat(np.cumsum(num_steps) - num_steps, num_steps))
+
+
+def _start_ps(recorder: Recorder, duration_ps: Ints) -> Ints:
     """When each step began: the steps of a plan follow one another without a pause."""
-    num_steps, duration_ps = _ints(recorder.plan_num_steps), _ints(recorder.step_duration_ps)
+    num_steps = _ints(recorder.plan_num_steps)
     elapsed_ps = np.cumsum(duration_ps) - duration_ps
     origin_ps = _ints(recorder.plan_start_ps) - elapsed_ps[np.cumsum(num_steps) - num_steps]
     start_ps: Ints = elapsed_ps + np.repeat(origin_ps, num_steps)
@@ -164,24 +179,23 @@ def _decided_ps(recorder: Recorder, first: Ints, start_ps: Ints) -> Ints:
     return decided_ps
 
 
-def _num_present(requests: Iterable[Request], at_ps: Ints) -> Ints:
+def _num_present(requests: RequestLog, at_ps: Ints) -> Ints:
     """Requests that had arrived and were not done at these times, [num_steps]."""
-    requests = list(requests)
-    arrival_ps = np.sort([request.arrival_ps for request in requests])
-    finish_ps = np.sort([request.finish_ps for request in requests if request.finish_ps >= 0])
-    num_arrived = np.searchsorted(arrival_ps, at_ps, side="right")
-    return np.asarray(num_arrived - np.searchsorted(finish_ps, at_ps, side="right"), dtype=np.int64)
+    finish_ps = requests.column("finish_ps")
+    num_arrived = np.searchsorted(np.sort(requests.column("arrival_ps")), at_ps, side="right")
+    num_done = np.searchsorted(np.sort(finish_ps[finish_ps >= 0]), at_ps, side="right")
+    return np.asarray(num_arrived - num_done, dtype=np.int64)
 
 
-def _placed(plan_column: list[int], first: Ints, num_steps: int) -> Ints:
+def _placed(plan_column: Ints, first: Ints, num_steps: int) -> Ints:
     """What happened in the first step of each plan, 0 in the others, [num_steps]."""
     column = np.zeros(num_steps, dtype=np.int64)
-    column[first] = _ints(plan_column)
+    column[first] = plan_column
     return column
 
 
-def _after(step_column: Ints, last: Ints, plan_column: list[int], num_decided_ahead: int) -> Ints:
+def _after(step_column: Ints, last: Ints, plan_column: Ints, num_decided_ahead: int) -> Ints:
     """What held when each step had ended, [num_steps]: within a plan what the newest step decided by then had taken."""
     column = np.roll(step_column, -num_decided_ahead)
-    column[last] = _ints(plan_column)
+    column[last] = plan_column
     return column

@@ -125,7 +125,7 @@ class ContiguousTables(BlockTables):
                 self._move_into(sequence, blocks, plan)
             table[:] = blocks
             self._own(sequence, run)
-        self._note_surplus(sequence)
+        self.note_surplus(sequence)
 
     def append_blocks(self, sequences: Collection[Sequence]) -> None:
         """Nothing to do: who outgrows its run gets another by `grow`, with a plan that moves its blocks."""

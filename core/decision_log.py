@@ -40,7 +40,7 @@ class Event(IntEnum):
 
 NO_REQUEST = -1
 _RUNS_A_CHUNK = 1 << 16
-_EACH = -2  # in a head: every row of the run has an owner of its own
+EACH = -2  # in a head: every row of the run has an owner of its own
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,11 +97,19 @@ class DecisionLog:
 
     def blocks_of(self, event: Event, request_ids: Sequence[int], blocks: Sequence[Block]) -> None:
         """One block of each of these requests."""
-        self._heads += (self.step, event, _EACH, len(blocks))
+        self._heads += (self.step, event, EACH, len(blocks))
         self._values += [block.block_id for block in blocks]
         self._owners += request_ids
         if self._keys is not None:
             self._keys.extend([block.key for block in blocks])
+
+    def take_over(self, heads: list[int], values: list[int], owners: list[int]) -> None:
+        """Decisions in the form in which they are kept: heads of (step, event, EACH, number of values)."""
+        self._heads += heads
+        self._values += values
+        self._owners += owners
+        if self._keys is not None:
+            self._keys.extend([None] * len(values))
 
     def __len__(self) -> int:
         return len(self._values)
@@ -118,7 +126,7 @@ class DecisionLog:
             rows = np.repeat(heads, heads[:, 3], axis=0)
             rows[:, 3] = _integers(self._values[value : value + len(rows)])
             value += len(rows)
-            is_each = rows[:, 2] == _EACH
+            is_each = rows[:, 2] == EACH
             num_owners = int(is_each.sum())
             rows[is_each, 2] = _integers(self._owners[owner : owner + num_owners])
             owner += num_owners
@@ -156,6 +164,9 @@ class NoLog(DecisionLog):
         pass
 
     def blocks_of(self, event: Event, request_ids: Sequence[int], blocks: Sequence[Block]) -> None:
+        pass
+
+    def take_over(self, heads: list[int], values: list[int], owners: list[int]) -> None:
         pass
 
 

@@ -20,11 +20,11 @@ class DecodeBatch:
         self.num_emitted = 0  # steps whose tokens are out: `clock`, or one less while a step runs
         self.members: dict[int, Sequence] = {}  # by rank
         self._block_size = block_size
-        self._buckets: list[dict[int, Sequence]] = [{} for _ in range(block_size)]
-        self._offset_sum = 0
+        self.buckets: list[dict[int, Sequence]] = [{} for _ in range(block_size)]
+        self.offset_sum = 0
         self._num_decoding: dict[int, int] = {}  # members by tenant
         self._output_base: dict[int, int] = {}  # by tenant: outputs = base + members x num_emitted
-        self._ends: list[tuple[int, int]] = []  # (clock at the end, rank)
+        self.ends: list[tuple[int, int]] = []  # (clock at the end, rank)
 
     def __len__(self) -> int:
         return len(self.members)
@@ -32,7 +32,7 @@ class DecodeBatch:
     @property
     def context_tokens(self) -> int:
         """KV tokens of all members."""
-        return self._offset_sum + self.clock * len(self.members)
+        return self.offset_sum + self.clock * len(self.members)
 
     def num_output_tokens(self, tenant: int) -> int:
         """Tokens that the tenant's requests, running or not, have produced so far."""
@@ -42,7 +42,7 @@ class DecodeBatch:
         """So many tokens came (or, below 0, did not come) beside one a step for each member."""
         self._output_base[tenant] = self._output_base.get(tenant, 0) + num_tokens
 
-    def _count_member(self, tenant: int, change: int) -> None:
+    def count_member(self, tenant: int, change: int) -> None:
         self._num_decoding[tenant] = self._num_decoding.get(tenant, 0) + change
         self.count_output(tenant, -change * self.num_emitted)
 
@@ -51,8 +51,8 @@ class DecodeBatch:
         sequence.offset = sequence.stored_computed - self.clock
         sequence.batch = self
         self.members[sequence.rank] = sequence
-        self._offset_sum += sequence.offset
-        self._count_member(sequence.request.tenant, 1)
+        self.offset_sum += sequence.offset
+        self.count_member(sequence.request.tenant, 1)
         self._enter(sequence)
 
     def leave(self, sequence: Sequence) -> None:
@@ -60,8 +60,8 @@ class DecodeBatch:
         known, computed = sequence.num_known, sequence.num_computed
         del self.members[sequence.rank]
         del self._bucket(sequence)[sequence.rank]
-        self._offset_sum -= sequence.offset
-        self._count_member(sequence.request.tenant, -1)
+        self.offset_sum -= sequence.offset
+        self.count_member(sequence.request.tenant, -1)
         sequence.batch = None
         sequence.stored_known, sequence.stored_computed = known, computed
 
@@ -69,7 +69,7 @@ class DecodeBatch:
         """The step whose tokens are just out passed this member over."""
         del self._bucket(sequence)[sequence.rank]
         sequence.offset -= 1
-        self._offset_sum -= 1
+        self.offset_sum -= 1
         self.count_output(sequence.request.tenant, -1)
         self._enter(sequence)
 
@@ -81,10 +81,10 @@ class DecodeBatch:
             ordered = sorted(bucket.items())
             bucket.clear()
             bucket.update(ordered)
-        heapq.heappush(self._ends, (self._end_clock(sequence), rank))
+        heapq.heappush(self.ends, (self._end_clock(sequence), rank))
 
     def _bucket(self, sequence: Sequence) -> dict[int, Sequence]:
-        return self._buckets[-sequence.offset % self._block_size]
+        return self.buckets[-sequence.offset % self._block_size]
 
     def _end_clock(self, sequence: Sequence) -> int:
         """At this clock its last output is out: the KV of that token is never computed."""
@@ -93,15 +93,15 @@ class DecodeBatch:
 
     def crossing(self, num_steps_ahead: int = 0) -> dict[int, Sequence]:
         """Members whose next token (or the one `num_steps_ahead` later) starts a block, by rank in running order."""
-        return self._buckets[(self.clock + num_steps_ahead) % self._block_size]
+        return self.buckets[(self.clock + num_steps_ahead) % self._block_size]
 
     def filling(self, num_steps_ahead: int = 0) -> dict[int, Sequence]:
         """Members whose next token fills its block."""
-        return self._buckets[(self.clock + num_steps_ahead + 1) % self._block_size]
+        return self.buckets[(self.clock + num_steps_ahead + 1) % self._block_size]
 
     def num_quiet_steps(self, at_most: int) -> int:
         """Upcoming steps, up to the first in which a member starts or fills a block."""
-        buckets, size, clock = self._buckets, self._block_size, self.clock
+        buckets, size, clock = self.buckets, self._block_size, self.clock
         for num_steps in range(at_most):
             if buckets[(clock + num_steps) % size] or buckets[(clock + num_steps + 1) % size]:
                 return num_steps
@@ -109,22 +109,22 @@ class DecodeBatch:
 
     def steps_to_next_end(self) -> int:
         """Steps until the first member has all its outputs."""
-        while self._ends:
-            end_clock, rank = self._ends[0]
-            if self._is_live(end_clock, rank):
+        while self.ends:
+            end_clock, rank = self.ends[0]
+            if self.is_live(end_clock, rank):
                 return end_clock - self.clock
-            heapq.heappop(self._ends)
+            heapq.heappop(self.ends)
         raise ValueError("no member decodes")
 
     def pop_ended(self) -> list[Sequence]:
         """Members whose last output came out with the step just committed, in running order. They are still members."""
         ended = []
-        while self._ends and self._ends[0][0] <= self.clock:
-            end_clock, rank = heapq.heappop(self._ends)
-            if self._is_live(end_clock, rank):
+        while self.ends and self.ends[0][0] <= self.clock:
+            end_clock, rank = heapq.heappop(self.ends)
+            if self.is_live(end_clock, rank):
                 ended.append(self.members[rank])
         return ended
 
-    def _is_live(self, end_clock: int, rank: int) -> bool:
+    def is_live(self, end_clock: int, rank: int) -> bool:
         sequence = self.members.get(rank)
         return sequence is not None and self._end_clock(sequence) == end_clock

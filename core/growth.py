@@ -37,14 +37,14 @@ class Growth:
 
     def grow(self, plan: StepPlan, rules: BatchRules) -> int:
         """Fills the plan with the running requests' work and returns the token budget that is left for admissions."""
-        chunks = self._fitting_chunks(rules)
+        chunks = self.fitting_chunks(rules)
         if chunks is None:
             return self._by_rule(plan, rules)
         if not chunks:
             self.decode_step()
             return rules.budget_tokens - len(self._running.batch)
         plan.chunks = chunks
-        self._take_in_order(plan)
+        self.take_in_order(chunks, plan)
         return rules.budget_tokens - len(self._running.batch) - sum(chunk.num_new for chunk in chunks)
 
     def grow_prefills(self, plan: StepPlan, rules: BatchRules) -> int:
@@ -57,7 +57,7 @@ class Growth:
 
     # ---- where everything fits ------------------------------------------------------------------------------------
 
-    def _fitting_chunks(self, rules: BatchRules) -> list[Chunk] | None:
+    def fitting_chunks(self, rules: BatchRules) -> list[Chunk] | None:
         """The prefills' chunks if every decode gets its token and all blocks are there; else None: walk the rule."""
         running, tables = self._running, self._tables
         if running.late or running.has_shared_tails or tables.is_windowed:
@@ -82,15 +82,15 @@ class Growth:
             return None  # whoever outgrows its run moves: that each has room does not mean that all have
         return chunks if num_needed <= tables.pool.num_available else None
 
-    def _take_in_order(self, plan: StepPlan) -> None:
+    def take_in_order(self, chunks: list[Chunk], plan: StepPlan) -> None:
         """Blocks, then registrations, of the decodes and chunks that need any, in running order."""
         batch = self._running.batch
         decodes = [(rank, sequence, 1) for rank, sequence in batch.crossing().items()]
-        chunks = [(chunk.sequence.rank, chunk.sequence, chunk.num_new) for chunk in plan.chunks]
-        for _, sequence, num_new in heapq.merge(decodes, chunks):
+        prefills = [(chunk.sequence.rank, chunk.sequence, chunk.num_new) for chunk in chunks]
+        for _, sequence, num_new in heapq.merge(decodes, prefills):
             self._tables.grow(sequence, num_new, plan)
         due = [(rank, sequence, 1) for rank, sequence in self._publication.due_decodes().items()]
-        for _, sequence, num_new in heapq.merge(due, chunks):
+        for _, sequence, num_new in heapq.merge(due, prefills):
             self._publication.scheduled(sequence, num_new)
 
     def decode_step(self) -> None:

@@ -1,56 +1,102 @@
-"""What happened, step by step and request by request, as flat lists: the raw material of every metric."""
+"""What happened, plan by plan and request by request, as flat arrays: the raw material of every metric."""
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
 
 from core.block_pool import BlockPool
 from core.block_tables import BlockTables
+from core.durations import EvenDurations
 from core.plan import StepPlan
 from core.request import Request
+from core.request_log import RequestLog
+
+Ints = NDArray[np.int64]
+
+UNEVEN = -1  # in place of a growth: the durations are listed one by one
 
 
-@dataclass(slots=True)
+class Series:
+    """A count along the steps, kept where it changes."""
+
+    def __init__(self) -> None:
+        self._places = array("q")
+        self._values = array("q")
+        self._last = 0
+
+    def note(self, place: int, value: int) -> None:
+        """From this place on it is `value`."""
+        if value != self._last:
+            self._places.append(place)
+            self._values.append(value)
+            self._last = value
+
+    def expand(self, num_places: int) -> Ints:
+        """The count at each of the first places, [num_places]; 0 before it was first noted."""
+        places, values = np.frombuffer(self._places, dtype=np.int64), np.frombuffer(self._values, dtype=np.int64)
+        num = int(np.searchsorted(places, num_places))
+        ends = np.append(places[1:num], num_places)[:num]
+        num_before = int(places[0]) if num else num_places
+        return np.concatenate([np.zeros(num_before, dtype=np.int64), np.repeat(values[:num], ends - places[:num])])
+
+
 class Recorder:
-    """Columns per plan, per step and per irregular token gap; the requests that are done. Appending costs O(1) a step.
+    """Columns per plan, and per step only what cannot be told from its plan; what became of the requests that are done.
 
-    A decoding sequence gets a token in every step, so its gaps are the times from one step's end to the next: they are
-    not stored again. Only the gaps of sequences that sat out (preempted, passed over) are, in `late_gaps_ps`.
+    Appending costs O(1) a plan. A decoding sequence gets a token in every step, so its gaps are the times from one
+    step's end to the next: they are not stored again. Only the gaps of sequences that sat out (preempted, passed over)
+    are, in `late_gaps_ps`.
     """
 
-    plan_num_steps: list[int] = field(default_factory=list)
-    plan_start_ps: list[int] = field(default_factory=list)
-    plan_decided_ps: list[int] = field(default_factory=list)  # before it starts only where plans are decided ahead
-    plan_num_prefill_tokens: list[int] = field(default_factory=list)
-    plan_num_decodes: list[int] = field(default_factory=list)
-    plan_decode_context_tokens: list[int] = field(default_factory=list)  # of the plan's first step
-    plan_num_regular_gaps: list[int] = field(default_factory=list)
-    plan_num_lost_decodes: list[int] = field(default_factory=list)  # in the plan's last step
-    plan_num_running: list[int] = field(default_factory=list)
-    plan_num_preempted: list[int] = field(default_factory=list)
-    plan_num_swapped_blocks: list[int] = field(default_factory=list)
-    plan_num_moved_blocks: list[int] = field(default_factory=list)
-    plan_referenced_blocks_after: list[int] = field(default_factory=list)  # when its ended sequences have freed theirs
-    plan_cached_blocks_after: list[int] = field(default_factory=list)
-    plan_orphan_blocks_after: list[int] = field(default_factory=list)
-    step_evictions_before_end: list[int] = field(default_factory=list)  # in the run, this step's included
-    step_duration_ps: list[int] = field(default_factory=list)
-    step_referenced_blocks: list[int] = field(default_factory=list)
-    step_cached_blocks: list[int] = field(default_factory=list)
-    step_shared_references: list[int] = field(default_factory=list)  # to blocks, beyond the first of each
-    step_orphan_blocks: list[int] = field(default_factory=list)
-    step_reserved_tokens: list[int] = field(default_factory=list)
-    step_internal_tokens: list[int] = field(default_factory=list)
-    step_external_tokens: list[int] = field(default_factory=list)
-    late_gaps_ps: list[int] = field(default_factory=list)
-    done: list[Request] = field(default_factory=list)
-    decides_ahead: bool = False  # a further step of a plan is decided when the step before it starts
-    num_swap_fallbacks: int = 0  # victims that were to be swapped but had to be recomputed
-    _num_preempted_before: int = 0  # in plans that had nothing to run: they belong to the next one
+    def __init__(self) -> None:
+        self.block_size = 1
+        self.num_kv_groups = 1
+        self.decides_ahead = False  # a further step of a plan is decided when the step before it starts
+        self.num_swap_fallbacks = 0
+        self.requests = RequestLog()
+        self.late_gaps_ps = array("q")
+
+        self.plan_num_steps = array("q")
+        self.plan_start_ps = array("q")
+        self.plan_first_ps = array("q")  # duration of the first step; UNEVEN: where the durations are in `uneven_ps`
+        self.plan_growth_ps = array("q")  # what each further step takes longer; or UNEVEN
+        self.plan_num_prefill_tokens = array("q")
+        self.plan_num_decodes = array("q")
+        self.plan_decode_context_tokens = array("q")  # of the plan's first step
+        self.plan_num_filled_tokens = array("q")  # slots of referenced blocks that hold a token, in its first step
+        self.plan_num_regular_gaps = array("q")
+        self.plan_num_running = array("q")
+        self.plan_referenced_blocks_after = array("q")  # when its ended sequences have freed theirs
+        self.plan_decided_ps = array("q")  # kept only where plans are decided ahead
+        self.uneven_ps = array("q")
+        # Rare, so kept by the place of their plan.
+        self.lost_decodes: dict[int, int] = {}  # in the plan's last step
+        self.preempted: dict[int, int] = {}
+        self.swapped_blocks: dict[int, int] = {}
+        self.moved_blocks: dict[int, int] = {}
+        self.cached_blocks_after = Series()
+        self.orphan_blocks_after = Series()
+
+        self.num_steps_begun = 0
+        self.step_referenced_blocks = array("q")
+        self.step_cached_blocks = Series()
+        self.step_shared_references = Series()  # to blocks, beyond the first of each
+        self.step_orphan_blocks = Series()
+        self.step_evictions_before_end = Series()  # in the run, this step's included
+        self.step_internal_tokens = Series()
+        self.step_external_tokens = Series()
+        self._num_preempted_before = 0
+
+    @property
+    def num_plans(self) -> int:
+        return len(self.plan_num_steps)
 
     def on_empty_plan(self, plan: StepPlan) -> None:
-        """Nothing is carried out, but requests may have been preempted."""
+        """Nothing was carried out, but some were preempted: they count with the next plan."""
         self._num_preempted_before += len(plan.preempted)
 
     def pop_preempted_before(self) -> int:
@@ -58,59 +104,73 @@ class Recorder:
         number, self._num_preempted_before = self._num_preempted_before, 0
         return number
 
-    def on_steps(self, plan: StepPlan, tables: BlockTables, first: int, num_steps: int) -> None:
-        """So many steps of the plan began, from its step `first` on, and that has taken its blocks; the others took
-        none: in each of them the decodes fill a slot that was reserved.
+    def on_steps(self, plan: StepPlan, tables: BlockTables, num_steps: int) -> None:
+        """So many further steps of the plan began, of which the first has taken its blocks; the others take none: in
+        each of them the decodes fill a slot that was reserved.
         """
-        pool = tables.pool
-        self.step_referenced_blocks += [pool.num_referenced] * num_steps
-        self.step_cached_blocks += [pool.num_cached] * num_steps
-        self.step_shared_references += [pool.num_shared] * num_steps
-        self.step_evictions_before_end += [pool.num_evictions] * num_steps
-        self.step_orphan_blocks += [pool.index.num_orphans] * num_steps
-        self.step_internal_tokens += [tables.num_surplus_tokens] * num_steps
-        self.step_external_tokens += [tables.num_external_tokens(bool(plan.blocked))] * num_steps
-        num_filled_a_step = plan.num_decodes * tables.num_groups
-        num_slots = pool.num_referenced * tables.block_size - tables.num_surplus_tokens
-        num_reserved = num_slots - plan.num_filled_tokens - first * num_filled_a_step
-        self.step_reserved_tokens += [num_reserved - step * num_filled_a_step for step in range(num_steps)]
+        pool, place = tables.pool, self.num_steps_begun
+        for _ in range(num_steps):
+            self.step_referenced_blocks.append(pool.num_referenced)
+        self.step_cached_blocks.note(place, pool.num_cached)
+        self.step_shared_references.note(place, pool.num_shared)
+        self.step_orphan_blocks.note(place, pool.index.num_orphans)
+        self.step_evictions_before_end.note(place, pool.num_evictions)
+        self.step_internal_tokens.note(place, tables.num_surplus_tokens)
+        self.step_external_tokens.note(place, tables.num_external_tokens(bool(plan.blocked)))
+        self.num_steps_begun = place + num_steps
+
+    def on_step(self, pool: BlockPool, num_internal_tokens: int) -> None:
+        """One further step began, and has taken its blocks, in a pool of which any block serves anybody."""
+        place = self.num_steps_begun
+        self.step_referenced_blocks.append(pool.num_referenced)
+        self.step_internal_tokens.note(place, num_internal_tokens)
+        if len(pool.index) or pool.num_shared or pool.num_evictions:
+            self.step_cached_blocks.note(place, pool.num_cached)
+            self.step_shared_references.note(place, pool.num_shared)
+            self.step_orphan_blocks.note(place, pool.index.num_orphans)
+            self.step_evictions_before_end.note(place, pool.num_evictions)
+        self.num_steps_begun = place + 1
 
     def on_plan(self, plan: StepPlan, durations_ps: Sequence[int], pool: BlockPool) -> None:
         """A plan was carried out, and what ended with it has freed its blocks."""
+        place = len(self.plan_num_steps)
+        self._note_durations(durations_ps)
         self.plan_num_steps.append(len(durations_ps))
         self.plan_start_ps.append(plan.start_ps)
-        self.plan_decided_ps.append(plan.now_ps)
         self.plan_num_prefill_tokens.append(plan.num_prefill_tokens)
         self.plan_num_decodes.append(plan.num_decodes)
         self.plan_decode_context_tokens.append(plan.decode_context_tokens)
+        self.plan_num_filled_tokens.append(plan.num_filled_tokens)
         self.plan_num_regular_gaps.append(plan.num_decodes - len(plan.late))
-        self.plan_num_lost_decodes.append(plan.num_lost_decodes)
         self.plan_num_running.append(plan.num_running)
-        self.plan_num_preempted.append(plan.num_preempted)
-        self.plan_num_moved_blocks.append(len(plan.moves))
-        self.plan_num_swapped_blocks.append(len(plan.swap_outs) + len(plan.swap_ins))
         self.plan_referenced_blocks_after.append(pool.num_referenced)
-        self.plan_cached_blocks_after.append(pool.num_cached)
-        self.plan_orphan_blocks_after.append(pool.index.num_orphans)
-        self.step_duration_ps.extend(durations_ps)
+        if self.decides_ahead:
+            self.plan_decided_ps.append(plan.now_ps)
+        for number, column in (
+            (plan.num_lost_decodes, self.lost_decodes),
+            (plan.num_preempted, self.preempted),
+            (len(plan.swap_outs) + len(plan.swap_ins), self.swapped_blocks),
+            (len(plan.moves), self.moved_blocks),
+        ):
+            if number:
+                column[place] = number
+        self.cached_blocks_after.note(place, pool.num_cached)
+        self.orphan_blocks_after.note(place, pool.index.num_orphans)
+
+    def _note_durations(self, durations_ps: Sequence[int]) -> None:
+        if isinstance(durations_ps, EvenDurations):
+            self.plan_first_ps.append(durations_ps.first_ps)
+            self.plan_growth_ps.append(durations_ps.growth_ps)
+        elif len(durations_ps) == 1:
+            self.plan_first_ps.append(durations_ps[0])
+            self.plan_growth_ps.append(0)
+        else:
+            self.plan_first_ps.append(len(self.uneven_ps))
+            self.plan_growth_ps.append(UNEVEN)
+            self.uneven_ps.extend(durations_ps)
 
     def on_late_token(self, gap_ps: int) -> None:
         self.late_gaps_ps.append(gap_ps)
 
     def on_done(self, request: Request) -> None:
-        self.done.append(request)
-
-    def forget_steps_not_run(self) -> None:
-        """A run that is stopped leaves plans in flight, which have counted blocks for steps that did not happen."""
-        num_steps = len(self.step_duration_ps)
-        for column in (
-            self.step_evictions_before_end,
-            self.step_referenced_blocks,
-            self.step_cached_blocks,
-            self.step_shared_references,
-            self.step_orphan_blocks,
-            self.step_reserved_tokens,
-            self.step_internal_tokens,
-            self.step_external_tokens,
-        ):
-            del column[num_steps:]
+        self.requests.add(request)

@@ -22,31 +22,31 @@ class RunningRequests:
         self.retired: set[Sequence] = set()  # with blocks still, though nothing more is scheduled for them
         self.num_sequences = 0
         self.searches: dict[int, Request] = {}  # beam searches, by rank
-        self._requests: dict[int, Request] = {}  # by rank
+        self.requests: dict[int, Request] = {}  # by rank
         self._next_rank = 0
 
     def __len__(self) -> int:
-        return len(self._requests)
+        return len(self.requests)
 
     def __iter__(self) -> Iterator[Request]:
-        return iter(self._requests.values())
+        return iter(self.requests.values())
 
     def __reversed__(self) -> Iterator[Request]:
-        return reversed(self._requests.values())
+        return reversed(self.requests.values())
 
     def __contains__(self, request: Request) -> bool:
-        return request.rank in self._requests
+        return request.rank in self.requests
 
     @property
     def last_rank(self) -> int:
         """Rank of the last running sequence that computes or decodes."""
-        request = next(reversed(self._requests.values()))
+        request = next(reversed(self.requests.values()))
         return max(sequence.rank for sequence in request.sequences)
 
     def add(self, request: Request) -> None:
         """Last in running order; keeps a rank free for each of its samples."""
         request.rank = self._next_rank
-        self._requests[request.rank] = request
+        self.requests[request.rank] = request
         if request.is_beam_search:
             self.searches[request.rank] = request
         num_live = len(request.live)
@@ -63,7 +63,7 @@ class RunningRequests:
         self._forget(request)
 
     def _forget(self, request: Request) -> None:
-        del self._requests[request.rank]
+        del self.requests[request.rank]
         self.searches.pop(request.rank, None)
         request.rank = -1
 

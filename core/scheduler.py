@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from core.admission import Admissions
 from core.block_tables import BlockTables
 from core.decision_log import DecisionLog, Event
+from core.durations import total_ps
 from core.emission import Emission
 from core.errors import InputError
 from core.foresight import Foresight
@@ -104,6 +105,7 @@ class Scheduler:
         self.policies = policies
         self.log = log
         self.recorder = recorder
+        recorder.block_size, recorder.num_kv_groups = tables.block_size, tables.num_groups
         self.foresight: Foresight | None = None
         self.now_ps = 0
         self.step = 0
@@ -113,8 +115,8 @@ class Scheduler:
         self.waiting = WaitingQueue(policies.queue, self.view)
         self.publication = self._publication_class()(self.running, tables)
         self.kept: list[Sequence] = []  # have ended, and not freed their blocks
-        self._in_flight: StepPlan | None = None
-        self._growth = Growth(
+        self.in_flight: StepPlan | None = None
+        self.growth = Growth(
             self.running,
             tables,
             policies.preemption,
@@ -122,10 +124,10 @@ class Scheduler:
             self.publication,
             config.own_preemption_ends_step,
         )
-        admissions = Admissions(self, self._reject)
-        self._order = StepOrder(self.running, self._growth, admissions, config.admit_after_preemption)
+        self.admissions = Admissions(self, self._reject)
+        self._order = StepOrder(self.running, self.growth, self.admissions, config.admit_after_preemption)
         self._emission = Emission(self.running, tables, recorder)
-        self._span_limit = SpanLimit(
+        self.span_limit = SpanLimit(
             self.running, self.waiting, tables, policies.all(), config.max_num_seqs, self.publication
         )
 
@@ -171,9 +173,9 @@ class Scheduler:
         self.now_ps = now_ps
         request.num_produced_tokens += sum(sequence.num_outputs for sequence in request.live)
         if request.status is Status.RUNNING:
-            held = set() if self._in_flight is None else self._in_flight.held
-            if self._in_flight is not None:
-                self._in_flight.num_lost_decodes += self.running.num_regular_decodes(request, held)
+            held = set() if self.in_flight is None else self.in_flight.held
+            if self.in_flight is not None:
+                self.in_flight.num_lost_decodes += self.running.num_regular_decodes(request, held)
             sat_out = [sequence for sequence in request.live if sequence.rank in held]
             self.running.remove(request, now_ps)
             self.policies.admission.on_stop(request, self.view)
@@ -206,7 +208,7 @@ class Scheduler:
     @property
     def _is_busy(self) -> bool:
         """Is there a plan that was scheduled and is not committed?"""
-        return self._in_flight is not None
+        return self.in_flight is not None
 
     # ---- one step -------------------------------------------------------------------------------------------------
 
@@ -221,7 +223,7 @@ class Scheduler:
             self._make_slots(self.waiting.head, plan)
         rules = self.policies.batching.compose(self.view)
         self._order.fill(plan, rules)
-        self._seal(plan, rules)
+        self.seal(plan, rules)
         return plan
 
     def _make_slots(self, head: Request, plan: StepPlan) -> None:
@@ -232,11 +234,11 @@ class Scheduler:
                 return
             self._preempt(preemption, plan)
 
-    def _seal(self, plan: StepPlan, rules: BatchRules) -> None:
+    def seal(self, plan: StepPlan, rules: BatchRules) -> None:
         """Counts the step's work, and counts its tokens as having KV from here on."""
         running, batch = self.running, self.running.batch
         for chunk in plan.chunks:
-            self._count_prefill(chunk)
+            self.count_prefill(chunk)
             chunk.sequence.stored_computed += chunk.num_new
             plan.num_prefill_tokens += chunk.num_new
         plan.num_running = len(running)
@@ -250,14 +252,14 @@ class Scheduler:
         held_tokens = sum(batch.members[rank].num_computed for rank in plan.held)
         plan.decode_context_tokens = batch.context_tokens - held_tokens + plan.num_decodes
         if not self.config.single_steps:
-            plan.max_steps = self._span_limit.num_steps(plan, rules)
+            plan.max_steps = self.span_limit.num_steps(plan, rules)
         plan.num_preempted = len(plan.preempted) + self.recorder.pop_preempted_before()
-        self._in_flight = plan
+        self.in_flight = plan
         plan.num_filled_tokens = self.tables.num_filled_tokens(running, plan.num_decodes)
-        self.recorder.on_steps(plan, self.tables, 0, 1)
+        self.recorder.on_steps(plan, self.tables, 1)
         batch.clock += 1
 
-    def _count_prefill(self, chunk: Chunk) -> None:
+    def count_prefill(self, chunk: Chunk) -> None:
         sequence, num_computed, num_new = chunk
         request = sequence.request
         request.num_prefill_tokens += num_new
@@ -299,7 +301,7 @@ class Scheduler:
         batch, num_steps, place = self.running.batch, len(durations_ps), plan.num_steps
         if num_steps <= place:
             return
-        start_ps = plan.now_ps + sum(durations_ps[:place])
+        start_ps = plan.now_ps + total_ps(durations_ps[:place])
         while place < num_steps:
             num_alike = batch.num_quiet_steps(num_steps - place)
             if num_alike == 0:
@@ -307,10 +309,10 @@ class Scheduler:
                 batch.num_emitted = batch.clock
                 self.now_ps = start_ps
                 self.log.step = plan.step + place
-                self._growth.decode_step()
-            self.recorder.on_steps(plan, self.tables, place, num_alike)
+                self.growth.decode_step()
+            self.recorder.on_steps(plan, self.tables, num_alike)
             batch.clock += num_alike
-            start_ps += sum(durations_ps[place : place + num_alike])
+            start_ps += total_ps(durations_ps[place : place + num_alike])
             place += num_alike
         batch.num_emitted = batch.clock - 1  # the last step is running now
         self.now_ps = start_ps - durations_ps[-1]
@@ -321,7 +323,7 @@ class Scheduler:
         """The plan was carried out: tokens appear, sequences end and free blocks. Returns the requests now done."""
         durations_ps = result.durations_ps
         self.extend(plan, durations_ps)
-        self.now_ps = plan.now_ps + sum(durations_ps)
+        self.now_ps = plan.now_ps + total_ps(durations_ps)
         self.log.step = plan.step + plan.num_steps - 1
         self.step += plan.num_steps
         self.publication.chunks_ended(plan)
@@ -329,12 +331,12 @@ class Scheduler:
         if result.parents:
             self._emission.go_on_from(result.parents)
         self._emission.tell(plan, self.now_ps)
-        done = [sequence.request for sequence in ended if self._end(sequence)]
+        done = [sequence.request for sequence in ended if self.end(sequence)]
         self.recorder.on_plan(plan, durations_ps, self.tables.pool)
-        self._in_flight = None
+        self.in_flight = None
         return done
 
-    def _end(self, sequence: Sequence) -> bool:
+    def end(self, sequence: Sequence) -> bool:
         """Frees its blocks. Returns whether its request is done: it is with its last sequence."""
         request = sequence.request
         request.num_produced_tokens += sequence.num_outputs

@@ -43,14 +43,18 @@ class SpanLimit:
             return 1
         if self._running.searches or self._order_may_change():
             return 1
+        return self.num_plain_steps(plan.now_ps, plan.step, rules)
+
+    def num_plain_steps(self, now_ps: int, step: int, rules: BatchRules) -> int:
+        """As `num_steps`, of a plan in which the whole batch decodes and nothing else happens."""
         most = self._running.batch.steps_to_next_end()
         for policy in self._changing:
-            change = policy.next_change(plan.now_ps, plan.step)
+            change = policy.next_change(now_ps, step)
             if change is not None:
                 if change.time_ps is not None:
                     return 1
                 if change.step is not None:
-                    most = min(most, max(1, change.step - plan.step))
+                    most = min(most, max(1, change.step - step))
         if self._tables.is_on_demand:
             most = self._while_blocks_last(most, self._tables.pool.num_available)
         else:

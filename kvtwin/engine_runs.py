@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from omegaconf import DictConfig
 
+from core.columns import durations_ps
 from core.decision_log import DecisionLog
 from core.errors import InputError
 from core.inputs_log import InputsLog
@@ -64,7 +65,7 @@ class _Observed:
 
     def run(self, step: PreparedStep) -> StepOutput:
         self.works.append(work_of(step.plan))
-        self.progress.show(len(self.scheduler.recorder.done))
+        self.progress.show(len(self.scheduler.recorder.requests))
         return self.executor.run(step)
 
 
@@ -141,8 +142,6 @@ class EngineSession:
     def finish(self, interrupted: bool) -> EngineResult:
         """The records of the run. Raises InputError if it came to its end and no request of the trace could run."""
         experiment, recorder = self.setup.experiment, self.scheduler.recorder
-        if interrupted:
-            recorder.forget_steps_not_run()
         replicas = [replica_records(self.scheduler, experiment.config["decisions"] == "full")]
         if not interrupted:
             check_any_ran(experiment, replicas)
@@ -156,7 +155,7 @@ class EngineSession:
             extra={"engine": self._engine_block()},
         )
         records.files[INPUTS_FILE] = self.inputs.to_bytes()
-        durations_s = np.array(recorder.step_duration_ps, dtype=np.float64) / PS_PER_S
+        durations_s = durations_ps(recorder) / PS_PER_S
         return EngineResult(
             records, self.scheduler.log, self.observed.works, durations_s, self.clock.probe_readings, interrupted
         )

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
 from core.errors import InputError
 from core.interfaces import PolicyEnv
 from core.routing import RoutingPolicy
-from core.scheduler import Scheduler
 from kvtwin.experiment import Experiment
 from kvtwin.foreseeing import is_clairvoyant
 from kvtwin.placement import Placement, looks_at_replicas, placement_of, why_together
@@ -50,11 +50,9 @@ def check_fleet(experiment: Experiment) -> None:
 def simulate_alone(experiment: Experiment, watch: Watch) -> list[ReplicaRecords]:
     """The run of one replica."""
     scheduler = experiment.build(experiment.new_log())
-    done = scheduler.recorder.done
+    done = scheduler.recorder.requests
     beams = _beams(experiment)
-    _run(
-        [scheduler], lambda cost: run_simulation(experiment.source(), scheduler, cost, beams), watch, lambda: len(done)
-    )
+    _run(lambda cost: run_simulation(experiment.source(), scheduler, cost, beams), watch, lambda: len(done))
     return [replica_records(scheduler, keeps_decisions(experiment))]
 
 
@@ -97,17 +95,13 @@ def _num_shards(experiment: Experiment) -> int:
 
 
 def _run(
-    schedulers: Sequence[Scheduler],
     run: Callable[[CostModel], object],
     watch: Watch,
     num_done: Callable[[], int],
 ) -> None:
     """Ctrl-C ends it early: what has not run is forgotten."""
-    try:
+    with suppress(Stopped):
         run(watch.wrap(watch.cost, lambda: watch.progress.show(num_done())))
-    except Stopped:
-        for scheduler in schedulers:
-            scheduler.recorder.forget_steps_not_run()
 
 
 def _simulate_together(experiment: Experiment, watch: Watch) -> list[ReplicaRecords]:
@@ -120,10 +114,9 @@ def _simulate_together(experiment: Experiment, watch: Watch) -> list[ReplicaReco
         return policy
 
     _run(
-        schedulers,
         lambda cost: run_fleet(experiment.source(), schedulers, cost, make_policy, _beams(experiment)),
         watch,
-        lambda: sum(len(scheduler.recorder.done) for scheduler in schedulers),
+        lambda: sum(len(scheduler.recorder.requests) for scheduler in schedulers),
     )
     return [replica_records(scheduler, keeps_decisions(experiment)) for scheduler in schedulers]
 
@@ -139,9 +132,8 @@ class _OneByOne:
     def __call__(self, number: int) -> ReplicaRecords:
         part, names = self.placement.part(self.experiment, number)
         scheduler = part.build(part.new_log(), number)
-        done, before = scheduler.recorder.done, int((self.placement.replica < number).sum())
+        done, before = scheduler.recorder.requests, int((self.placement.replica < number).sum())
         _run(
-            [scheduler],
             lambda cost: run_simulation(part.source(names=names), scheduler, cost, _beams(part)),
             self.watch,
             lambda: before + len(done),

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from core.columns import request_arrays
+from core.request_log import RequestLog
 from kvtwin.replica_records import Arrays, ReplicaRecords
 
 NOWHERE = -1  # the replica of a request that never arrived
@@ -19,7 +20,7 @@ class RequestTable:
     """The rows of the whole trace, filled in replica by replica: a part can be let go once it is in."""
 
     def __init__(self, num_rows: int) -> None:
-        self.arrays = request_arrays((), num_rows)
+        self.arrays = request_arrays(RequestLog(), num_rows)
         self.arrays["replica"] = np.full(num_rows, NOWHERE, dtype=np.int32)
 
     def add(self, replica: int, part: Arrays) -> None:

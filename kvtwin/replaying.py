@@ -9,7 +9,6 @@ from __future__ import annotations
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
 from itertools import zip_longest
 from pathlib import Path
 
@@ -20,7 +19,7 @@ from core.columns import requests_of
 from core.decision_log import DecisionLog, Difference, first_difference
 from core.errors import InputError
 from core.inputs_log import RecordedInputs, read_inputs
-from core.request import Request
+from core.request_log import RequestLog
 from kvtwin.comparison import Lockstep
 from kvtwin.experiment import load_experiment
 from kvtwin.failures import tell_failure
@@ -74,10 +73,10 @@ def replay(run: Run, log: DecisionLog) -> None:
     _check_arrivals(inputs, requests_of(scheduler))
 
 
-def _check_arrivals(inputs: RecordedInputs, requests: Sequence[Request]) -> None:
+def _check_arrivals(inputs: RecordedInputs, requests: RequestLog) -> None:
     """Decisions that agree although requests came at other times would agree by luck."""
-    ours = sorted((request.arrival_ps, request.request_id) for request in requests)
-    for recorded, replayed in zip_longest(sorted(inputs.arrivals), ours):
+    arrivals = zip(requests.column("arrival_ps").tolist(), requests.column("request_id").tolist(), strict=True)
+    for recorded, replayed in zip_longest(sorted(inputs.arrivals), sorted(arrivals)):
         if recorded != replayed:
             raise InputError(f"arrivals part: the engine's {_arrival(recorded)}, the simulator's {_arrival(replayed)}")
 

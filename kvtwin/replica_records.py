@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from core.columns import charge_arrays, gap_arrays, request_arrays, requests_of, step_arrays
-from core.request import Request
+from core.request_log import RequestLog
 from core.scheduler import Scheduler
 from kvtwin.decisions_file import decisions_jsonl
 
@@ -49,7 +48,7 @@ def replica_records(scheduler: Scheduler, keeps_decisions: bool) -> ReplicaRecor
     """The records of a scheduler whose run has ended."""
     recorder, log, tables = scheduler.recorder, scheduler.log, scheduler.tables
     taken, policies, attribution = requests_of(scheduler), scheduler.policies, tables.pool.attribution
-    request_ids = np.sort(np.array([request.request_id for request in taken], dtype=np.int64))
+    request_ids = np.sort(taken.column("request_id"))
     return ReplicaRecords(
         requests=request_arrays(taken, len(taken), request_ids),
         steps=step_arrays(recorder, taken, tables.pool.num_blocks),
@@ -58,13 +57,13 @@ def replica_records(scheduler: Scheduler, keeps_decisions: bool) -> ReplicaRecor
         num_decisions=len(log),
         digest=log.digest() if len(log) else None,
         decisions=decisions_jsonl(log) if keeps_decisions else None,
-        num_plans=len(recorder.plan_num_steps),
-        num_swapped_blocks=sum(recorder.plan_num_swapped_blocks),
+        num_plans=recorder.num_plans,
+        num_swapped_blocks=sum(recorder.swapped_blocks.values()),
         num_evictions=tables.pool.num_evictions,
         num_costly_evictions=None if attribution is None else attribution.num_costly,
         num_swap_fallbacks=recorder.num_swap_fallbacks,
         # Only runs that must stay whole ever move.
-        num_moved_blocks=sum(recorder.plan_num_moved_blocks) if tables.is_contiguous else None,
+        num_moved_blocks=sum(recorder.moved_blocks.values()) if tables.is_contiguous else None,
         counts_orphans=tables.pool.index.is_linked and not tables.eviction_is_prefix_closed,
         goes_by=frozenset().union(*(policy.goes_by for policy in policies.all())),
         tells_categories_apart=any(getattr(policy, "tells_categories_apart", False) for policy in policies.others),
@@ -72,8 +71,6 @@ def replica_records(scheduler: Scheduler, keeps_decisions: bool) -> ReplicaRecor
     )
 
 
-def _turned_away(requests: Sequence[Request]) -> tuple[int, str] | None:
-    if not requests or not all(request.reject_reason for request in requests):
-        return None
-    first = min(requests, key=lambda request: request.request_id)
-    return first.request_id, first.reject_reason
+def _turned_away(requests: RequestLog) -> tuple[int, str] | None:
+    is_all = 0 < requests.num_rejected == len(requests)
+    return requests.first_rejected if is_all else None

@@ -24,6 +24,13 @@ class WatchedCost(CostModel):
         self._look_up()
         return self._cost.step_ps(work)
 
+    @property
+    def has_even_spans(self) -> bool:
+        return self._cost.has_even_spans
+
+    def growth_ps(self, work: StepWork) -> int | None:
+        return self._cost.growth_ps(work)
+
     def decode_span_ps(self, work: StepWork, max_steps: int) -> Sequence[int]:
         self._look_up()
         return self._cost.decode_span_ps(work, max_steps)

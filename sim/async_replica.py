@@ -50,7 +50,7 @@ class AsyncReplica(Replica):
         plan = self._scheduler.schedule(now_ps)
         self._next = plan if plan is not None and not plan.is_empty else None
         if plan is not None and plan.rejected:
-            self.on_done(plan.rejected)
+            self.on_done(plan.rejected, now_ps)
 
     def _on_alarm(self, alarm: simpy.Event) -> None:
         if alarm is not self._alarm:
@@ -75,7 +75,7 @@ class AsyncReplica(Replica):
         done = self._scheduler.commit(self._plan, StepResult(self._executor.collect()))
         self._plan = None
         if done:
-            self.on_done(done)
+            self.on_done(done, int(self._env.now))
         if self._next is None:
             self._begin_step()
         else:

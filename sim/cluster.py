@@ -14,6 +14,10 @@ from core.scheduler import Scheduler
 from core.source import Input, InputKind, RequestSource
 from sim.beam_model import NO_DROPS, BeamModel
 from sim.executor import CostExecutor
+from sim.express import Express, Stop, suits
+
+OnDone = Callable[[list[Request], int], None]
+"""Hears which requests are done, and when: it may lie ahead of the clock, if nothing can happen before."""
 
 
 class UrgentTimeout(simpy.Event):
@@ -42,11 +46,23 @@ class Replica:
         self._beams = beams
         self._plan: StepPlan | None = None  # in flight
         self._alarm: simpy.Event | None = None  # the event that will wake it; others are stale
-        self.on_done: Callable[[list[Request]], None] = lambda requests: None
+        self._flies = False  # a span of plain steps is in flight, instead of a plan
+        self._must_land = False  # somebody could join it
+        self._express = (
+            Express(scheduler, executor.cost, env.peek, lambda requests, now_ps: self.on_done(requests, now_ps))
+            if suits(scheduler, executor.cost)
+            else None
+        )
+        self.on_done: OnDone = lambda requests, now_ps: None
 
     def take(self, given: Input) -> None:
         """An arrival or a cancellation, now."""
         now_ps = int(self._env.now)
+        if self._flies:
+            if given.kind is InputKind.ARRIVE:
+                self._must_land = self._hand_over(given) or self._must_land
+                return  # seen when the step that runs has ended
+            self._make_a_plan()
         if self._plan is not None:
             self._scheduler.extend(self._plan, self._executor.begun(now_ps))
         must_cut = self._hand_over(given)
@@ -55,16 +71,23 @@ class Replica:
         elif must_cut:
             self._wake_after(self._executor.cut(now_ps) - now_ps)
 
+    def _make_a_plan(self) -> None:
+        """What flies is to be committed by the scheduler."""
+        assert self._express is not None
+        self._flies = self._must_land = False
+        self._plan, durations_ps = self._express.plan_in_flight()
+        self._executor.resume(self._plan, durations_ps)
+
     def _hand_over(self, given: Input) -> bool:
         """Tells the scheduler. Returns whether the next step may be another because of it."""
         scheduler, now_ps = self._scheduler, int(self._env.now)
         if given.kind is InputKind.ARRIVE:
             is_queued = scheduler.add(given.request, now_ps)
             if not is_queued:
-                self.on_done([given.request])
+                self.on_done([given.request], now_ps)
             return is_queued and scheduler.wants_step_now(given.request)
         scheduler.cancel(given.request, now_ps)
-        self.on_done([given.request])
+        self.on_done([given.request], now_ps)
         return True
 
     def _wake_after(self, delay_ps: int) -> None:
@@ -77,6 +100,9 @@ class Replica:
         if alarm is not self._alarm:
             return  # stale: the span was cut
         self._alarm = None
+        if self._flies:
+            self._fly_on()
+            return
         if self._plan is not None:
             self._end_plan()
         self._begin_step()
@@ -88,22 +114,56 @@ class Replica:
         parents = self._beams.parents(plan) if plan.searches else {}
         done = self._scheduler.commit(plan, StepResult(self._executor.collect(), parents=parents))
         if done:
-            self.on_done(done)
+            self.on_done(done, int(self._env.now))
+
+    def _fly_on(self) -> None:
+        """The steps that were taken in advance have ended. If nothing came that matters the span goes on, else it
+        lands.
+        """
+        assert self._express is not None
+        if not self._must_land and self._express.goes_on():
+            self._wake_after(self._express.end_ps - int(self._env.now))
+            return
+        self._flies = self._must_land = False
+        self._halt(*self._express.land_and_run(int(self._env.now)))
 
     def _begin_step(self) -> None:
-        rejected: list[Request] = []
-        plan = self._next_plan(rejected)
-        while plan is not None and plan.is_empty and plan.preempted:
-            plan = self._next_plan(rejected)
+        if self._express is None:
+            self._plan_by_rule(int(self._env.now))
+        else:
+            self._halt(*self._express.run(int(self._env.now)))
+
+    def _halt(self, stop: Stop, at_ps: int) -> None:
+        """The express has come to its end at a boundary that may lie ahead; nothing else happens before."""
         self._alarm = None  # all that came in at this instant has been seen
+        if stop is Stop.BY_RULE:
+            self._plan_by_rule(at_ps)
+        elif stop is Stop.DECIDED:
+            assert self._express is not None
+            assert self._express.plan is not None
+            self._carry_out(self._express.plan, self._express.plan.rejected)
+        elif stop is not Stop.IDLE:
+            self._flies = stop is Stop.FLYING
+            self._wake_after(at_ps - int(self._env.now))
+
+    def _plan_by_rule(self, now_ps: int) -> None:
+        """Has the scheduler plan the step that starts now."""
+        rejected: list[Request] = []
+        plan = self._next_plan(now_ps, rejected)
+        while plan is not None and plan.is_empty and plan.preempted:
+            plan = self._next_plan(now_ps, rejected)
+        self._alarm = None
+        self._carry_out(plan, rejected)
+
+    def _carry_out(self, plan: StepPlan | None, rejected: list[Request]) -> None:
         if plan is not None and not plan.is_empty:
             self._start(plan)  # else there is nothing to do until the next input
         if rejected:
-            self.on_done(rejected)
+            self.on_done(rejected, self._scheduler.now_ps)
 
-    def _next_plan(self, rejected: list[Request]) -> StepPlan | None:
+    def _next_plan(self, now_ps: int, rejected: list[Request]) -> StepPlan | None:
         """Adds to `rejected` whom the admission policy turns away."""
-        plan = self._scheduler.schedule(int(self._env.now))
+        plan = self._scheduler.schedule(now_ps)
         if plan is not None:
             rejected += plan.rejected
         return plan
@@ -117,7 +177,7 @@ class Replica:
 class Taker(Protocol):
     """Where inputs go: a replica, or a router with many behind it."""
 
-    on_done: Callable[[list[Request]], None]
+    on_done: OnDone
 
     def take(self, given: Input) -> None: ...
 
@@ -134,9 +194,9 @@ class Source:
         replica.on_done = self._on_done
         self._deliver()
 
-    def _on_done(self, requests: list[Request]) -> None:
+    def _on_done(self, requests: list[Request], now_ps: int) -> None:
         for request in requests:
-            self._source.on_done(request, int(self._env.now))
+            self._source.on_done(request, now_ps)
         if not self._is_delivering:  # else the delivery under way goes on with what just became due
             self._deliver()
 

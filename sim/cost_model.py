@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from core.durations import EvenDurations
 from core.plan import StepPlan
 
 
@@ -45,19 +46,27 @@ def work_of(plan: StepPlan) -> StepWork:
 
 
 class CostModel(ABC):
-    """Prices steps. A model that can solve a run of decode steps in closed form overrides `decode_span_ps`."""
+    """Prices steps. Where decode steps grow evenly a model says so by `growth_ps`; one that knows them otherwise
+    overrides `decode_span_ps`; with neither, a run takes single steps."""
 
     @abstractmethod
     def step_ps(self, work: StepWork) -> int:
         """Duration of one step, in picoseconds; at least 1."""
 
+    @property
+    def has_even_spans(self) -> bool:
+        """Does `growth_ps` know?"""
+        return type(self).growth_ps is not CostModel.growth_ps
+
+    def growth_ps(self, work: StepWork) -> int | None:
+        """What each further step in which the batch of `work` decodes takes longer than the one before it (at least 0);
+        None: that is not known.
+        """
+        return None
+
     def decode_span_ps(self, work: StepWork, max_steps: int) -> Sequence[int]:
-        """Durations of the next steps, at most `max_steps`, in which the batch of `work` decodes. Here: of one."""
-        return (self.step_ps(work),)
-
-
-def arithmetic_steps(first_ps: int, growth_ps: int, num_steps: int) -> Sequence[int]:
-    """`num_steps` durations that grow by `growth_ps` a step; O(1) unless they are all equal."""
-    if growth_ps == 0:
-        return (first_ps,) * num_steps
-    return range(first_ps, first_ps + growth_ps * num_steps, growth_ps)
+        """Durations of the next steps, at most `max_steps`, in which the batch of `work` decodes."""
+        growth_ps = self.growth_ps(work)
+        if growth_ps is None:
+            return (self.step_ps(work),)
+        return EvenDurations(self.step_ps(work), growth_ps, max_steps)

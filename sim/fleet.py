@@ -13,7 +13,7 @@ from core.routing import RoutingPolicy
 from core.scheduler import Scheduler
 from core.source import Input, InputKind, RequestSource
 from sim.beam_model import NO_DROPS, BeamModel
-from sim.cluster import Source
+from sim.cluster import OnDone, Source
 from sim.cost_model import CostModel
 from sim.executor import CostExecutor
 from sim.fleet_replica import FleetReplica, Instant, LiveView, Moment, Phase
@@ -35,7 +35,7 @@ class Router:
         self._place: dict[int, int] = {}  # request that is not done -> its replica
         self._is_taking = False
         self._done: dict[Phase, list[tuple[int, list[Request]]]] = {Phase.FOLLOW_UPS: [], Phase.AFTER_PLANS: []}
-        self.on_done: Callable[[list[Request]], None] = lambda requests: None
+        self.on_done: OnDone = lambda requests, now_ps: None
         for number, replica in enumerate(replicas):
             replica.on_done = partial(self._on_done, number)
 
@@ -53,7 +53,7 @@ class Router:
         self._replicas[self._place[request.request_id]].take(given)
         self._is_taking = False
 
-    def _on_done(self, number: int, requests: list[Request]) -> None:
+    def _on_done(self, number: int, requests: list[Request], now_ps: int) -> None:
         if self._is_taking:  # cancelled, or turned away on arrival: its source is waiting to hear
             self._tell([(number, requests)])
             return
@@ -78,7 +78,7 @@ class Router:
             for request in requests:
                 del self._place[request.request_id]
                 self._policy.on_done(request, number)
-        self.on_done([request for _, requests in done for request in requests])
+        self.on_done([request for _, requests in done for request in requests], int(self._instant.env.now))
 
 
 def run_fleet(

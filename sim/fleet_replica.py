@@ -8,6 +8,7 @@ from enum import IntEnum
 import simpy
 from simpy.events import NORMAL, URGENT, EventPriority
 
+from core.durations import total_ps
 from core.request import Request, Sequence
 from core.scheduler import Scheduler
 from core.source import Input
@@ -90,7 +91,7 @@ class FleetReplica(Replica):
         if self._plan is None:
             return False
         now_ps = int(self._env.now)
-        if self._plan.start_ps + sum(self._executor.begun(now_ps)) != now_ps:
+        if self._plan.start_ps + total_ps(self._executor.begun(now_ps)) != now_ps:
             return False
         self._executor.cut(now_ps)
         self._alarm = None
@@ -115,7 +116,7 @@ class FleetReplica(Replica):
     def _plan_now(self) -> None:
         self._is_due = False
         self.is_planning = True
-        self._begin_step()
+        self._plan_by_rule(int(self._env.now))
         self.is_planning = False
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from core.units import to_ps
-from sim.cost_model import CostModel, StepWork, arithmetic_steps
+from sim.cost_model import CostModel, StepWork
 
 
 class LinearCost(CostModel):
@@ -54,5 +54,5 @@ class LinearCost(CostModel):
                 duration += extra_ps * (num_new - knot)
         return max(duration, 1)
 
-    def decode_span_ps(self, work: StepWork, max_steps: int) -> Sequence[int]:
-        return arithmetic_steps(self.step_ps(work), self._context_token_ps * work.num_decodes, max_steps)
+    def growth_ps(self, work: StepWork) -> int:
+        return self._context_token_ps * work.num_decodes

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from core.errors import InputError
 from core.hardware import Hardware
 from core.model_shape import ModelShape
 from core.units import PS_PER_S, to_ps
-from sim.cost_model import CostModel, StepWork, arithmetic_steps
+from sim.cost_model import CostModel, StepWork
 
 
 class RooflineCost(CostModel):
@@ -61,8 +59,8 @@ class RooflineCost(CostModel):
         copies_ps = self._swap_block_ps * work.num_swapped_blocks + self._copy_block_ps * work.num_copied_blocks
         return self._overhead_ps + linear_ps + prefill_ps + decode_ps + copies_ps + self._kv_token_ps * num_new
 
-    def decode_span_ps(self, work: StepWork, max_steps: int) -> Sequence[int]:
-        return arithmetic_steps(self.step_ps(work), self._decode_context_ps * work.num_decodes, max_steps)
+    def growth_ps(self, work: StepWork) -> int:
+        return self._decode_context_ps * work.num_decodes
 
     def _weights_ps(self, num_new: int) -> int:
         """A mixture of experts reads more of its weights the more tokens choose among them."""

@@ -9,6 +9,7 @@ from world import Bench, Run, Settings, simulate, trace_of
 from core.columns import NO_COUNT, gap_arrays, request_arrays, step_arrays
 from core.metrics import RequestColumns, StepColumns
 from core.recorder import Recorder
+from core.request_log import RequestLog
 from core.units import PS_PER_S
 from sim.linear_cost import LinearCost
 from sim.recorded_cost import RecordedCost
@@ -77,9 +78,9 @@ def test_an_unbounded_pool_has_no_number_of_free_blocks() -> None:
 
 def test_a_run_without_steps_has_empty_columns() -> None:
     recorder = Recorder()
-    assert all(len(column) == 0 for column in step_arrays(recorder, [], 4).values())
+    assert all(len(column) == 0 for column in step_arrays(recorder, RequestLog(), 4).values())
     assert all(len(column) == 0 for column in gap_arrays(recorder).values())
-    assert len(request_arrays([], 0)["arrival_s"]) == 0
+    assert len(request_arrays(RequestLog(), 0)["arrival_s"]) == 0
 
 
 def test_latency_under_preemption() -> None:

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from workloads import Workload, workloads
-from world import Run, Settings, scheduler_of, simulate, trace_of
+from world import KeepingRecorder, Run, Settings, scheduler_of, simulate, trace_of
 
 from core.block_tables import BlockTables
 from core.kv_group import KVGroup
 from core.metrics import Records, RequestColumns, StepColumns, WasteColumns, compute_metrics
 from core.plan import StepPlan
-from core.recorder import Recorder
 from core.scheduler import Scheduler
 from policies.eviction.radix import RadixLRU
 from sim.simulation import run_simulation
@@ -81,15 +79,15 @@ def metrics_of(run: Run) -> dict:
 # ---- against a count, block by block --------------------------------------------------------------------------------
 
 
-class Counting(Recorder):
+class Counting(KeepingRecorder):
     """A recorder that counts the slots of each step for itself."""
 
     scheduler: Scheduler
     counted: list[tuple[int, int]]
 
-    def on_steps(self, plan: StepPlan, tables: BlockTables, first: int, num_steps: int) -> None:
+    def on_steps(self, plan: StepPlan, tables: BlockTables, num_steps: int) -> None:
         self.counted.append(self._count(plan, tables))
-        super().on_steps(plan, tables, first, num_steps)
+        super().on_steps(plan, tables, num_steps)
 
     def _count(self, plan: StepPlan, tables: BlockTables) -> tuple[int, int]:
         filled: dict[int, int] = {}
@@ -112,13 +110,12 @@ def assert_as_counted(workload: Workload, chosen: Settings) -> None:
     scheduler = scheduler_of(replace(chosen, spans=False))
     recorder = Counting()
     recorder.scheduler, recorder.counted = scheduler, []
+    recorder.block_size, recorder.num_kv_groups = scheduler.tables.block_size, scheduler.tables.num_groups
     scheduler.recorder = scheduler._emission._recorder = recorder
     config = ReplayConfig(chosen.block_size, workload.arrivals, workload.concurrency)
     run_simulation(TraceSource(workload.trace, config), scheduler, workload.cost)
-    found: Sequence[tuple[int, int]] = list(
-        zip(recorder.step_reserved_tokens, recorder.step_internal_tokens, strict=True)
-    )
-    assert found == recorder.counted
+    columns = (recorder.per_step("num_reserved_tokens"), recorder.per_step("num_internal_tokens"))
+    assert list(zip(*columns, strict=True)) == recorder.counted
     assert scheduler.tables.num_surplus_tokens == 0, "nothing is left over of those who are gone"
 
 

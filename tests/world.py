@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from core.build import PolicyFactories, PoolConfig, build_scheduler
-from core.columns import Arrays, gap_arrays, request_arrays, requests_of, step_arrays
+from core.columns import Arrays, durations_ps, gap_arrays, request_arrays, requests_of, step_arrays
 from core.content import BlockKeys, PrivateKeys
 from core.decision_log import DecisionLog, Event
 from core.interfaces import EvictionPolicy, LeafRanking, PolicyEnv
@@ -76,6 +76,32 @@ class Settings:
     seed: int = 0
 
 
+class KeepingRecorder(Recorder):
+    """Also keeps the requests themselves, and lists what it counts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.done: list[Request] = []
+
+    def on_done(self, request: Request) -> None:
+        super().on_done(request)
+        self.done.append(request)
+
+    @property
+    def step_duration_ps(self) -> list[int]:
+        return [int(duration_ps) for duration_ps in durations_ps(self)]
+
+    def per_step(self, column: str) -> list[int]:
+        """One of the columns of `steps.npz`."""
+        return [int(value) for value in step_arrays(self, self.requests, None)[column]]
+
+
+def recorder_of(scheduler: Scheduler) -> KeepingRecorder:
+    recorder = scheduler.recorder
+    assert isinstance(recorder, KeepingRecorder)
+    return recorder
+
+
 def scheduler_of(settings: Settings) -> Scheduler:
     """A fresh control plane."""
     victim = settings.preemption or partial(LowestPriority if settings.priority else LastArrived, mode=settings.mode)
@@ -114,7 +140,7 @@ def scheduler_of(settings: Settings) -> Scheduler:
         pool,
         factories,
         DecisionLog(),
-        Recorder(),
+        KeepingRecorder(),
         settings.caching,
         settings.groups,
         settings.seed,
@@ -166,15 +192,17 @@ class Run:
         return next(request for request in self.requests() if request.request_id == row)
 
     def requests(self) -> list[Request]:
-        return sorted(requests_of(self.scheduler), key=lambda request: request.request_id)
+        scheduler = self.scheduler
+        held = [*scheduler.running, *scheduler.waiting]
+        return sorted([*recorder_of(scheduler).done, *held], key=lambda request: request.request_id)
 
     @property
     def num_steps(self) -> int:
-        return len(self.scheduler.recorder.step_duration_ps)
+        return len(durations_ps(self.scheduler.recorder))
 
     @property
     def num_plans(self) -> int:
-        return len(self.scheduler.recorder.plan_num_steps)
+        return self.scheduler.recorder.num_plans
 
     @property
     def num_preemptions(self) -> int:
@@ -188,10 +216,10 @@ class Run:
         return decisions_of(self.scheduler, *events)
 
     def request_arrays(self) -> Arrays:
-        return request_arrays(self.requests(), self.num_rows)
+        return request_arrays(requests_of(self.scheduler), self.num_rows)
 
     def step_arrays(self) -> Arrays:
-        return step_arrays(self.scheduler.recorder, self.requests(), self.scheduler.tables.pool.num_blocks)
+        return step_arrays(self.scheduler.recorder, requests_of(self.scheduler), self.scheduler.tables.pool.num_blocks)
 
     def gaps_s(self) -> list[float]:
         """Every inter-token gap, sorted."""

@@ -51,6 +51,8 @@ def run_routed_workload(
         lambda: max(scheduler.step for scheduler in schedulers),
     )
     places = {
-        request.request_id: number for number, scheduler in enumerate(schedulers) for request in requests_of(scheduler)
+        request_id: number
+        for number, scheduler in enumerate(schedulers)
+        for request_id in requests_of(scheduler).column("request_id").tolist()
     }
     return Routed(places, how_ended(workload, schedulers), [scheduler.log.rows() for scheduler in schedulers])

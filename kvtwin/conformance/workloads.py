@@ -188,8 +188,11 @@ def play(workload: Workload, run: Callable[[], object], step: Callable[[], int])
 
 def how_ended(workload: Workload, schedulers: Sequence[Scheduler]) -> dict[int, tuple[Outcome, int]]:
     """By request. Raises PolicyFault where one was left waiting."""
-    found = sorted((r for each in schedulers for r in requests_of(each)), key=lambda request: request.request_id)
-    ended = {request.request_id: (request.outcome, request.finish_ps) for request in found}
+    ended: dict[int, tuple[Outcome, int]] = {}
+    for requests in map(requests_of, schedulers):
+        numbers, finish_ps = requests.column("request_id").tolist(), requests.column("finish_ps").tolist()
+        ended |= dict(zip(numbers, zip(requests.outcomes(), finish_ps, strict=True), strict=True))
+    ended = dict(sorted(ended.items()))
     left = [number for number, (outcome, _) in ended.items() if outcome is Outcome.UNFINISHED]
     if left:
         raise PolicyFault(ENDS, f"request {left[0]} waits for ever, and the machine idles", workload.story())

@@ -1,0 +1,85 @@
+"""What became of the requests, a row each in arrays: a request that is done leaves nothing else behind."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from core.request import Outcome, Request
+
+COUNTS = (
+    "num_prompt_tokens",
+    "num_output_tokens",  # produced
+    "num_cached_tokens",
+    "num_readmission_cached_tokens",
+    "num_preemptions",
+    "num_recomputed_tokens",
+    "num_recomputed_evicted_tokens",
+    "num_prefill_tokens",
+)
+TIMES = ("arrival_ps", "first_scheduled_ps", "first_token_ps", "finish_ps")
+_NAMES = ("request_id", *TIMES, *COUNTS, "outcome")
+_OUTCOMES = list(Outcome)
+_NUMBER_OF = {outcome: number for number, outcome in enumerate(Outcome)}
+
+
+class RequestLog:
+    """A row per request, in the order in which they were done."""
+
+    def __init__(self) -> None:
+        self._values = array("q")  # row after row
+        self.num_rejected = 0
+        self.first_rejected: tuple[int, str] | None = None  # the least id, and why
+
+    def __len__(self) -> int:
+        return len(self._values) // len(_NAMES)
+
+    def add(self, request: Request) -> None:
+        """Notes the request as it is now."""
+        if request.outcome is Outcome.REJECTED:
+            self.num_rejected += 1
+            rejected = (request.request_id, request.reject_reason)
+            self.first_rejected = min(rejected, self.first_rejected or rejected)
+        num_produced = request.num_produced_tokens
+        if request.outcome is Outcome.UNFINISHED:
+            num_produced += sum(sequence.num_outputs for sequence in request.live)
+        self._values.extend(
+            (
+                request.request_id,
+                request.arrival_ps,
+                request.first_scheduled_ps,
+                request.first_token_ps,
+                request.finish_ps,
+                request.num_prompt_tokens,
+                num_produced,
+                max(request.num_cached_tokens, 0),
+                request.num_readmission_cached_tokens,
+                request.num_preemptions,
+                request.num_recomputed_tokens,
+                request.num_recomputed_evicted_tokens,
+                request.num_prefill_tokens,
+                _NUMBER_OF[request.outcome],
+            )
+        )
+
+    def with_others(self, requests: Iterable[Request]) -> RequestLog:
+        """A copy that also has these requests, as they are now."""
+        both = RequestLog()
+        both._values = self._values[:]
+        for request in requests:
+            both.add(request)
+        return both
+
+    def column(self, name: str) -> NDArray[np.int64]:
+        """One value of every request, [num_requests]: an id, a time (-1: it never came), a count, or an outcome's place
+        in `Outcome`.
+        """
+        rows = np.frombuffer(self._values, dtype=np.int64).reshape(-1, len(_NAMES))
+        return np.array(rows[:, _NAMES.index(name)])
+
+    def outcomes(self) -> list[Outcome]:
+        """How each request ended, in the order of the rows."""
+        return [_OUTCOMES[number] for number in self.column("outcome").tolist()]

@@ -3,14 +3,23 @@
 All KV groups draw on one. A block holds `block_size` tokens of the layers of one group, whichever has it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from engine.decoder_shape import DecoderShape
-from kernels.reference import copy_blocks, gather_blocks, scatter_blocks
+from kernels import reference
+
+
+class BlockKernels(Protocol):
+    """The functions of `kernels.reference` that copy whole blocks; any faster set has the same signatures."""
+
+    copy_blocks: Callable[[Tensor, Tensor, Tensor], None]
+    gather_blocks: Callable[[Tensor, Tensor], Tensor]
+    scatter_blocks: Callable[[Tensor, Tensor, Tensor], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +29,7 @@ class PagedKV:
     """
 
     tensors: tuple[Tensor, ...]
+    kernels: BlockKernels = reference
 
     @property
     def key(self) -> Tensor:
@@ -44,13 +54,13 @@ class PagedKV:
     def copy_blocks(self, sources: Sequence[int], targets: Sequence[int]) -> None:
         """Copy whole blocks inside the pool (copy-on-write); all sources are read before a target is written."""
         for tensor in self.tensors:
-            copy_blocks(tensor, _ids(sources, tensor), _ids(targets, tensor))
+            self.kernels.copy_blocks(tensor, _ids(sources), _ids(targets))
 
     def move_blocks(self, blocks: Sequence[int], other: "PagedKV", other_blocks: Sequence[int]) -> None:
         """Copy whole blocks into another pool of the same geometry: swap out to the host, or back in."""
         for source, target in zip(self.tensors, other.tensors, strict=True):
-            contents = gather_blocks(source, _ids(blocks, source)).to(target.device)
-            scatter_blocks(target, _ids(other_blocks, target), contents)
+            contents = self.kernels.gather_blocks(source, _ids(blocks)).to(target.device)
+            other.kernels.scatter_blocks(target, _ids(other_blocks), contents)
 
 
 def allocate_kv(
@@ -60,6 +70,7 @@ def allocate_kv(
     dtype: torch.dtype,
     device: torch.device | str,
     first_block_id: int = 0,
+    kernels: BlockKernels = reference,
 ) -> PagedKV:
     """A zeroed pool for the block ids first_block_id … first_block_id + num_blocks − 1; lower ids are never used."""
     pool_shape = (shape.num_block_layers, num_blocks + first_block_id, block_size)
@@ -67,7 +78,8 @@ def allocate_kv(
         tuple(
             torch.zeros((*pool_shape, *token_shape), dtype=dtype, device=device)
             for token_shape in shape.kv_token_shapes
-        )
+        ),
+        kernels,
     )
 
 
@@ -76,5 +88,6 @@ def kv_block_bytes(shape: DecoderShape, block_size: int, dtype: torch.dtype) -> 
     return shape.num_block_layers * block_size * shape.kv_elements_per_layer_token * dtype.itemsize
 
 
-def _ids(blocks: Sequence[int], cache: Tensor) -> Tensor:
-    return torch.tensor(blocks, dtype=torch.int64, device=cache.device)
+def _ids(blocks: Sequence[int]) -> Tensor:
+    """On the host, where kernels can look at them without waiting for the device."""
+    return torch.tensor(blocks, dtype=torch.int64)

@@ -219,7 +219,7 @@ def _read_slots(cache: Tensor, slots: Tensor) -> Tensor:
 def copy_blocks(cache: Tensor, source_blocks: Tensor, target_blocks: Tensor) -> None:
     """Copy whole blocks inside a pool [num_layers, num_blocks, ...], in place; all sources are read first.
 
-    source_blocks, target_blocks: int64 [num_copies]; targets all different.
+    source_blocks, target_blocks: int64 [num_copies], on the host or the pool's device; targets all different.
     """
     scatter_blocks(cache, target_blocks, gather_blocks(cache, source_blocks))
 
@@ -235,9 +235,9 @@ def move_tokens(cache: Tensor, source_slots: Tensor, target_slots: Tensor) -> No
 
 def gather_blocks(cache: Tensor, blocks: Tensor) -> Tensor:
     """A copy [num_layers, num_gathered, ...] of blocks int64 [num_gathered] of a pool [num_layers, num_blocks, ...]."""
-    return cache.index_select(1, blocks)
+    return cache.index_select(1, blocks.to(cache.device))
 
 
 def scatter_blocks(cache: Tensor, blocks: Tensor, contents: Tensor) -> None:
     """Put contents [num_layers, num_scattered, ...] into the blocks int64 [num_scattered] of a pool, in place."""
-    cache.index_copy_(1, blocks, contents)
+    cache.index_copy_(1, blocks.to(cache.device), contents)

@@ -312,6 +312,24 @@ def test_a_decoder_computes_and_caches_the_same_with_these_kernels(qk_norm):
         assert torch.allclose(cache, expected, atol=1e-5)
 
 
+def test_the_memory_of_an_engine_swaps_and_copies_by_these_kernels():
+    triton = SimpleNamespace(copy_blocks=copy_blocks, gather_blocks=gather_blocks, scatter_blocks=scatter_blocks)
+    device, expected = (
+        allocate_kv(TINY, 5, 4, torch.float32, "cpu", kernels=kernels) for kernels in (triton, reference)
+    )
+    for cache, other in zip(device.tensors, expected.tensors, strict=True):
+        cache.normal_(generator=torch.Generator().manual_seed(8))
+        other.copy_(cache)
+    for memory in (device, expected):
+        host = allocate_kv(TINY, 3, 4, torch.float32, "cpu")
+        memory.move_blocks([4, 1], host, [0, 2])
+        memory.copy_blocks([0, 1], [1, 4])
+        host.move_blocks([2, 0], memory, [0, 3])
+
+    assert all(torch.equal(*caches) for caches in zip(device.tensors, expected.tensors, strict=True))
+    assert not torch.equal(device.key[:, 0], device.key[:, 1])
+
+
 # ---- what is refused ------------------------------------------------------------------------------------------------
 
 POOL = torch.zeros(2, 4, 3, 2, 8)

@@ -23,6 +23,9 @@ NEED_TORCH = [
     "test_shadow.py",
 ]
 NEED_TRITON = [
+    "test_decode_graphs.py",
+    "test_gpu_check.py",
+    "test_kernel_copies.py",
     "test_kernel_decode.py",
     "test_kernel_mla.py",
     "test_kernel_moves.py",

@@ -1,0 +1,112 @@
+"""Steps of an 8B-shape engine with random weights: decode, prefill, both in one step; beside their bandwidth floor."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from benchmarks.gpu.bandwidth import Ceiling, measure_ceiling
+from benchmarks.gpu.stage import Findings, Row, Setting
+from benchmarks.gpu.timing import median_s
+from engine.batch import BatchItem, build_batch
+from engine.decoder_shape import DecoderShape
+from engine.decoder_weights import DecoderWeights, LayerWeights
+from engine.kv_cache import PagedKV, allocate_kv, kv_block_bytes
+from engine.model import Decoder
+from engine.weights import random_weights
+from kernels import fast
+
+BLOCK_SIZE = 16
+DTYPE = torch.bfloat16
+ASKED_FLOOR_SHARE = {(64, 4096): 0.75}
+MEMORY_FRACTION = 0.9  # of what is free, for KV
+
+Batch = tuple[int, int]  # sequences, tokens of context each
+
+
+def run(setting: Setting) -> Findings:
+    findings, sizes = Findings(), setting.sizes
+    ceiling = measure_ceiling(setting)
+    decoder = new_decoder(sizes.shape, setting.device)
+    weight_bytes = sum(tensor.nbytes for tensor in _read_weights(decoder.weights))
+    findings.rows.append({"step": "weights", "num_bytes": weight_bytes, **ceiling._asdict()})
+    kv, num_tokens = _memory(setting)
+    for batch in sizes.engine_batches:
+        for chunk_tokens in (0, sizes.engine_chunk_tokens) if batch == sizes.engine_batches[-1] else (0,):
+            row = _step_row(decoder, kv, batch, chunk_tokens, num_tokens, setting)
+            findings.rows.append(_beside_floor(row, batch, weight_bytes, ceiling, sizes.shape))
+            if setting.is_gpu and not chunk_tokens and batch in ASKED_FLOOR_SHARE and "floor_share" in row:
+                findings.ask(f"decode step {row['step']}", row["floor_share"], ASKED_FLOOR_SHARE[batch])
+    findings.rows.append(_step_row(decoder, kv, (0, 0), sizes.engine_chunk_tokens, num_tokens, setting))
+    return findings
+
+
+def new_decoder(shape: DecoderShape, device: torch.device) -> Decoder:
+    """Every layer has memory of its own, but the values of the first: 8 billion random numbers would take minutes."""
+    one = random_weights(replace(shape, num_layers=1), seed=0, dtype=DTYPE, device=device)
+    layers = tuple(_copied(one.layers[0]) for _ in range(shape.num_layers))
+    return Decoder(shape, replace(one, layers=layers), fast)
+
+
+def _copied(layer: LayerWeights) -> LayerWeights:
+    attention, mlp = layer.attention, layer.mlp
+    return replace(
+        layer,
+        attention=replace(attention, qkv=attention.qkv.clone(), out=attention.out.clone()),
+        mlp=replace(mlp, gate_up=mlp.gate_up.clone(), down=mlp.down.clone()),
+    )
+
+
+def _read_weights(weights: DecoderWeights) -> list[Tensor]:
+    """What a decode step reads: all but the embedding, of which it reads a row a token."""
+    per_layer = [[w.attention.qkv, w.attention.out, w.mlp.gate_up, w.mlp.down] for w in weights.layers]
+    return [*(tensor for layer in per_layer for tensor in layer), weights.head]
+
+
+def _memory(setting: Setting) -> tuple[PagedKV, int]:
+    """KV memory for the largest batch, or as much as there is room for, full of random numbers; and its tokens."""
+    sizes = setting.sizes
+    wanted = max(num_seqs * (length + BLOCK_SIZE) for num_seqs, length in sizes.engine_batches)
+    num_blocks = (wanted + sizes.engine_chunk_tokens) // BLOCK_SIZE + 2
+    if setting.is_gpu:
+        free_bytes, _ = torch.cuda.mem_get_info(setting.device)
+        num_blocks = min(
+            num_blocks, int(MEMORY_FRACTION * free_bytes) // kv_block_bytes(sizes.shape, BLOCK_SIZE, DTYPE)
+        )
+    kv = allocate_kv(sizes.shape, num_blocks, BLOCK_SIZE, DTYPE, setting.device)
+    for cache in (kv.key, kv.value):
+        for layer in cache:
+            layer.normal_()
+    return kv, num_blocks * BLOCK_SIZE
+
+
+def _step_row(decoder: Decoder, kv: PagedKV, batch: Batch, chunk_tokens: int, num_tokens: int, setting: Setting) -> Row:
+    """Times `batch` decodes together with a prompt's first chunk of `chunk_tokens`."""
+    num_seqs, length = batch
+    parts = [f"{num_seqs} x {length:,} decode"] * bool(num_seqs) + [f"{chunk_tokens:,} prefill"] * bool(chunk_tokens)
+    row: Row = {"step": " + ".join(parts)}
+    blocks_each, chunk_blocks = -(-length // BLOCK_SIZE), -(-chunk_tokens // BLOCK_SIZE)
+    num_blocks = num_seqs * blocks_each + chunk_blocks
+    if num_blocks * BLOCK_SIZE > num_tokens:
+        return row | {"skipped": f"{num_blocks * BLOCK_SIZE:,} tokens of KV, there is room for {num_tokens:,}"}
+    order = torch.randperm(num_tokens // BLOCK_SIZE).tolist()
+    items = [
+        BatchItem([1], length - 1, [order[row * blocks_each : (row + 1) * blocks_each]], True)
+        for row in range(num_seqs)
+    ]
+    if chunk_tokens:
+        items.append(BatchItem([1] * chunk_tokens, 0, [order[num_blocks - chunk_blocks : num_blocks]], True))
+    packed = build_batch(items, BLOCK_SIZE, setting.device)
+    seconds = median_s(lambda: decoder.forward(packed, kv), setting.device, setting.sizes.num_runs)
+    return row | {"seconds": seconds, "tokens_per_s": (num_seqs + chunk_tokens) / seconds}
+
+
+def _beside_floor(row: Row, batch: Batch, weight_bytes: int, ceiling: Ceiling, shape: DecoderShape) -> Row:
+    """The row, with the time in which weights and KV could be read at the copy's rate."""
+    num_seqs, length = batch
+    kv_bytes = num_seqs * length * kv_block_bytes(shape, 1, DTYPE)
+    floor_s = (weight_bytes + kv_bytes) / ceiling.bytes_per_s
+    row |= {"floor_s": floor_s}
+    return row | ({"floor_share": floor_s / row["seconds"]} if "seconds" in row else {})

@@ -1,0 +1,138 @@
+"""Decode steps replayed from recordings (CUDA graphs): the launches of a step, hundreds of them, become one.
+
+A recording works on tensors of its own, of one size. So there are recordings of some batch sizes; a batch is copied
+into the next larger one, whose further rows are padding: not cached (slot -1), and with no tokens to attend to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from engine.batch import BatchInput, GroupTables
+from engine.kv_cache import PagedKV
+from engine.model import Decoder
+
+Replay = Callable[[], Tensor]
+"""Does again what was recorded, on the same tensors; returns its logits, which the next replay overwrites."""
+
+Recorder = Callable[[Callable[[], Tensor]], Replay]
+
+_PADDING_SLOT = -1
+
+
+def recorded_sizes(max_num_seqs: int) -> list[int]:
+    """Batch sizes to record: 1, 2, 4, then by 8 up to 64, by 16 up to 128, by 32; with the largest batch at the end."""
+    sizes = [1, 2, 4, *range(8, 64, 8), *range(64, 128, 16), *range(128, max_num_seqs, 32)]
+    return [*(size for size in sizes if size < max_num_seqs), max_num_seqs]
+
+
+class GraphedDecoder:
+    """A decoder whose steps of decodes only are replayed; any other step runs as before.
+
+    Its kernels must know padding, as `kernels.fast` does, and must not wait for the device.
+    """
+
+    def __init__(
+        self, decoder: Decoder, kv: PagedKV, sizes: Sequence[int], blocks_per_sequence: int, record: Recorder
+    ) -> None:
+        """Records every size, largest first, so that the smaller ones fit into its memory."""
+        self._decoder = decoder
+        self._kv = kv
+        self._steps = [
+            _RecordedStep(decoder, kv, size, blocks_per_sequence, record) for size in sorted(sizes, reverse=True)
+        ][::-1]
+
+    @property
+    def device(self) -> torch.device:
+        return self._decoder.device
+
+    @torch.inference_mode()
+    def forward(self, batch: BatchInput, kv: PagedKV) -> Tensor:
+        """As `Decoder.forward`; `kv` must be the memory that was recorded with."""
+        if kv is not self._kv:
+            raise ValueError("the steps were recorded with another KV memory")
+        for step in self._steps:
+            if step.holds(batch):
+                return step.run(batch)
+        return self._decoder.forward(batch, kv)
+
+
+class CudaRecorder:
+    """Records CUDA graphs that share their memory: no two are replayed at once."""
+
+    def __init__(self) -> None:
+        self._memory = torch.cuda.graph_pool_handle()
+
+    def __call__(self, run: Callable[[], Tensor]) -> Replay:
+        beside = torch.cuda.Stream()
+        beside.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(beside):
+            run()  # compiles kernels and sets libraries up, which cannot be recorded
+        torch.cuda.current_stream().wait_stream(beside)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self._memory):
+            logits = run()
+
+        def replay() -> Tensor:
+            graph.replay()
+            return logits
+
+        return replay
+
+
+class _RecordedStep:
+    """The recording for batches of up to `size` decodes."""
+
+    def __init__(self, decoder: Decoder, kv: PagedKV, size: int, blocks_per_sequence: int, record: Recorder) -> None:
+        num_groups = len(decoder.shape.kv_groups())
+        self._size = size
+        self._blocks_per_sequence = blocks_per_sequence
+        self._batch = _empty_batch(size, num_groups, blocks_per_sequence, decoder.device)
+        self._replay = record(lambda: decoder.forward(self._batch, kv))
+
+    def holds(self, batch: BatchInput) -> bool:
+        return (
+            batch.num_prefills == 0
+            and batch.num_decodes <= self._size
+            and batch.groups[0].decode_block_tables.shape[1] <= self._blocks_per_sequence
+        )
+
+    def run(self, batch: BatchInput) -> Tensor:
+        _fill(self._batch, batch)
+        return self._replay()[batch.sample_rows]
+
+
+def _empty_batch(size: int, num_groups: int, blocks_per_sequence: int, device: torch.device) -> BatchInput:
+    """`size` rows of padding, logits wanted of all."""
+
+    def zeros(*shape: int) -> Tensor:
+        return torch.zeros(shape, dtype=torch.int64, device=device)
+
+    return BatchInput(
+        token_ids=zeros(size),
+        positions=zeros(size),
+        groups=tuple(
+            GroupTables(zeros(size) + _PADDING_SLOT, zeros(size, blocks_per_sequence), zeros(0, 0))
+            for _ in range(num_groups)
+        ),
+        decode_num_kv_tokens=zeros(size),
+        prefill_query_start=zeros(1),
+        prefill_num_kv_tokens=zeros(0),
+        sample_rows=torch.arange(size, device=device),
+    )
+
+
+def _fill(static: BatchInput, batch: BatchInput) -> None:
+    """The first rows of `static` become `batch`, the others padding; their token and position may be any."""
+    num = batch.num_decodes
+    static.token_ids[:num] = batch.token_ids
+    static.positions[:num] = batch.positions
+    static.decode_num_kv_tokens[:num] = batch.decode_num_kv_tokens
+    static.decode_num_kv_tokens[num:] = 0  # or they would go on reading what was there before
+    for kept, tables in zip(static.groups, batch.groups, strict=True):
+        kept.slot_mapping[:num] = tables.slot_mapping
+        kept.slot_mapping[num:] = _PADDING_SLOT
+        kept.decode_block_tables[:num, : tables.decode_block_tables.shape[1]] = tables.decode_block_tables

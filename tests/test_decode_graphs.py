@@ -1,0 +1,99 @@
+"""A step that is replayed with padding gives what the step itself gives. Here a "recording" is the step, run again.
+
+That a CUDA graph replays what was recorded is CUDA's promise; that padding leaves no trace is proved here.
+"""
+
+from itertools import pairwise
+
+import pytest
+import torch
+from engine_world import TINY
+
+from engine.batch import BatchInput, BatchItem, build_batch
+from engine.decode_graphs import GraphedDecoder, recorded_sizes
+from engine.kv_cache import PagedKV, allocate_kv
+from engine.model import Decoder
+from engine.weights import random_weights
+from kernels import fast
+
+BLOCK_SIZE = 4
+
+
+@pytest.fixture(scope="module")
+def decoder() -> Decoder:
+    return Decoder(TINY, random_weights(TINY, seed=3), fast)
+
+
+def filled_memory() -> PagedKV:
+    kv = allocate_kv(TINY, 9, BLOCK_SIZE, torch.float32, "cpu")
+    for cache in kv.tensors:
+        cache.copy_(torch.randn(cache.shape, generator=torch.Generator().manual_seed(1)))
+        cache[:, 8] = torch.nan  # no sequence's
+    return kv
+
+
+def decodes(*contexts: int) -> BatchInput:
+    tables = [[5, 1, 7], [0, 3, 2]]
+    items = [BatchItem([11 + row], context - 1, [tables[row]], row != 1) for row, context in enumerate(contexts)]
+    return build_batch(items, BLOCK_SIZE, "cpu")
+
+
+def same_memory(a: PagedKV, b: PagedKV) -> bool:
+    """Up to the order of additions, which may depend on the number of rows."""
+    return all(torch.allclose(x, y, atol=1e-5, equal_nan=True) for x, y in zip(a.tensors, b.tensors, strict=True))
+
+
+def test_a_replayed_step_computes_and_caches_what_the_step_does(decoder):
+    kv, expected_kv = filled_memory(), filled_memory()
+    runs = []
+
+    def record(run):
+        runs.append(None)
+        return run
+
+    graphed = GraphedDecoder(decoder, kv, [3, 1], blocks_per_sequence=3, record=record)
+    assert len(runs) == 2
+    for batch in (decodes(9, 4), decodes(10)):  # two of three rows; then fewer than before, in the smaller recording
+        logits = graphed.forward(batch, kv)
+
+        assert torch.allclose(logits, decoder.forward(batch, expected_kv), atol=1e-5)
+        assert len(logits) == 1  # of the row that wants them
+        assert same_memory(kv, expected_kv)
+
+
+def test_rows_left_over_from_a_larger_batch_are_padding_again(decoder):
+    kv, expected_kv = filled_memory(), filled_memory()
+    graphed = GraphedDecoder(decoder, kv, [2], blocks_per_sequence=3, record=lambda run: run)
+    for batch in (decodes(9, 4), decodes(10)):
+        graphed.forward(batch, kv)
+        decoder.forward(batch, expected_kv)
+
+    assert same_memory(kv, expected_kv)
+
+
+def test_what_was_not_recorded_runs_as_before(decoder):
+    kv, expected_kv = filled_memory(), filled_memory()
+
+    def record(run):
+        return lambda: pytest.fail("nothing here fits the recording")
+
+    graphed = GraphedDecoder(decoder, kv, [1], blocks_per_sequence=2, record=record)
+    prefill = build_batch([BatchItem([1, 2, 3], 0, [[6]], True)], BLOCK_SIZE, "cpu")
+    for batch in (prefill, decodes(3, 4), decodes(9)):  # not a decode; too many; too long
+        assert torch.equal(graphed.forward(batch, kv), decoder.forward(batch, expected_kv))
+
+
+def test_another_memory_than_the_recorded_one_is_refused(decoder):
+    graphed = GraphedDecoder(decoder, filled_memory(), [1], blocks_per_sequence=3, record=lambda run: run)
+
+    with pytest.raises(ValueError, match="recorded with another KV memory"):
+        graphed.forward(decodes(3), filled_memory())
+
+
+def test_sizes_are_close_together_where_a_row_costs_much():
+    assert recorded_sizes(1) == [1]
+    assert recorded_sizes(20) == [1, 2, 4, 8, 16, 20]
+    sizes = recorded_sizes(256)
+    assert sizes[-3:] == [192, 224, 256]
+    assert max(after / (before + 1) for before, after in pairwise(sizes[3:])) == 16 / 9
+    assert max(after / (before + 1) for before, after in pairwise(sizes[5:])) < 1.3

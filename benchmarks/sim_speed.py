@@ -1,4 +1,4 @@
-"""Claim: kvtwin simulates in a fraction of the CPU time of compiled simulators, deciding every step.
+"""How much CPU time a simulation takes, beside compiled simulators that do equal work.
 
     python benchmarks/sim_speed.py --case light saturated pressure --dynamo-python /path/to/venv/bin/python
 
@@ -34,6 +34,8 @@ from speed.chart import svg
 from speed.contender import DYNAMO, OURS, ROOT, CannotMeasure, Result, Tools
 from speed.screen import markdown, phases, table
 from speed.streams import STREAMS, StreamCase
+
+from kvtwin.arguments import count
 
 CASES: tuple[ReplayCase | StreamCase, ...] = (*REPLAYS, *STREAMS)
 RESULT = Path(__file__).parent / "results" / "sim_speed.json"
@@ -103,45 +105,76 @@ def parsed() -> argparse.Namespace:
         nargs="+",
         choices=names,
         default=QUICK,
-        metavar="NAME",
+        metavar="CASE",
         help=f"of {', '.join(names)}; default: {', '.join(QUICK)}",
     )
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--dynamo-python", help="the Python that has ai-dynamo")
-    parser.add_argument("--libcachesim-python", help="the Python that has libcachesim")
+    parser.add_argument("--rounds", type=count, default=5, metavar="N", help="runs of each, in turns; default 5")
+    parser.add_argument("--dynamo-python", metavar="PYTHON", help="the Python that has ai-dynamo")
+    parser.add_argument("--libcachesim-python", metavar="PYTHON", help="the Python that has libcachesim")
     parser.add_argument("--observe", action="store_true", help="learn Dynamo's steps and times anew, time nothing")
+    parser.add_argument("--profile", action="store_true", help="tell where our time goes, by function; time nothing")
     parser.add_argument(
         "--traces", type=Path, default=ROOT.parent / "shared" / "traces", help="folder of public traces"
     )
     return parser.parse_args()
 
 
-def main() -> int:
-    options = parsed()
+def found_peer(name: str, python: str | None, module: str) -> str | None:
+    """The Python program if it has the peer's module; else None, and a line on standard error."""
+    if python is None:
+        print(f"{name}: left out, no --{name}-python was given", file=sys.stderr)
+        return None
+    try:
+        subprocess.run([python, "-c", f"import {module}"], check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError):
+        print(f"{name}: left out, {python} has no {module}", file=sys.stderr)
+        return None
+    return python
+
+
+def timed(cases: list[ReplayCase | StreamCase], tools: Tools, num_rounds: int) -> int:
+    """Runs, tells and keeps; the exit status is 1 if a case failed, or its contenders did unequal work."""
     found, complaints = {}, []
-    with tempfile.TemporaryDirectory() as scratch:
-        tools = Tools(sys.executable, options.dynamo_python, options.libcachesim_python, Path(scratch), options.traces)
-        for case in (case for case in CASES if case.name in options.case):
-            if options.observe:
-                case.look(tools)
-                continue
-            try:
-                results = measured(case, tools, options.rounds)
-            except CannotMeasure as error:
-                complaints.append(f"{case.name}: {error}")
-                continue
-            if not results:
-                print(f"{case.name}: left out, its trace is not here", file=sys.stderr)
-                continue
-            found[case.name] = results
-            complaints += [f"{case.name}: {complaint}" for complaint in case.complaints(results)]
-            print(f"{case.name}: {phases(results[OURS])}", file=sys.stderr)
+    for case in cases:
+        try:
+            results = measured(case, tools, num_rounds)
+        except CannotMeasure as error:
+            complaints.append(f"{case.name}: {error}")
+            continue
+        if not results:
+            print(f"{case.name}: left out, its trace is not here", file=sys.stderr)
+            continue
+        found[case.name] = results
+        complaints += [f"{case.name}: {complaint}" for complaint in case.complaints(results)]
+        print(f"{case.name}: {phases(results[OURS])}", file=sys.stderr)
     if found:
-        keep(found, options.rounds)
+        keep(found, num_rounds)
         Console(width=140).print(table(found))
     for complaint in complaints:
         print(f"NOT EQUAL WORK OR FAILED: {complaint}", file=sys.stderr)
     return 1 if complaints else 0
+
+
+def main() -> int:
+    options = parsed()
+    cases = [case for case in CASES if case.name in options.case]
+    with tempfile.TemporaryDirectory() as scratch:
+        tools = Tools(
+            sys.executable,
+            found_peer("dynamo", options.dynamo_python, "dynamo._core"),
+            found_peer("libcachesim", options.libcachesim_python, "libcachesim"),
+            Path(scratch),
+            options.traces,
+        )
+        if options.observe:
+            for case in cases:
+                case.look(tools)
+            return 0
+        if options.profile:
+            for case in cases:
+                print(f"{case.name}: {case.profile(tools)}")
+            return 0
+        return timed(cases, tools, options.rounds)
 
 
 if __name__ == "__main__":

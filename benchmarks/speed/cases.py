@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from speed.contender import DYNAMO, OURS, CannotMeasure, Result, Tools, our_environment, timed_child
+from speed.contender import DYNAMO, OURS, CannotMeasure, Result, Tools, our_environment, run_child, timed_child
 from speed.fitted import observe, observed
 from speed.workloads import RATE_RPS, AzureShaped, Files, Public
 
@@ -37,7 +37,7 @@ class ReplayCase:
         files = self.workload.files(tools.scratch, tools.public)
         if files is None:
             return {}
-        small = AzureShaped(20).files(tools.scratch, tools.public)
+        small = self._small(tools)
         found: dict[str, Callable[[], Result]] = {OURS: lambda: self._run_ours(tools, files, small)}
         if tools.dynamo is not None and self.has_peer:
             python = tools.dynamo
@@ -57,9 +57,23 @@ class ReplayCase:
         seen = observed(self.name)
         return {key: seen.get(key) for key in ("num_steps", "num_preemptions")}
 
+    def profile(self, tools: Tools) -> str:
+        """Where our time goes, as Python's profiler tells it."""
+        files = self.workload.files(tools.scratch, tools.public)
+        if files is None:
+            raise CannotMeasure("its trace is not here")
+        job = self._our_job(files, self._small(tools)) | {"profile": True}
+        return run_child(tools.ours, "run_kvtwin.py", job, our_environment()).log
+
+    @staticmethod
+    def _small(tools: Tools) -> Files:
+        return AzureShaped(20).files(tools.scratch, tools.public)
+
     def _run_ours(self, tools: Tools, files: Files, small: Files) -> Result:
-        job = {"overrides": self.overrides(files.ours), "warm_up": self.overrides(small.ours)}
-        return timed_child(tools.ours, "run_kvtwin.py", job, our_environment())
+        return timed_child(tools.ours, "run_kvtwin.py", self._our_job(files, small), our_environment())
+
+    def _our_job(self, files: Files, small: Files) -> dict[str, Any]:
+        return {"overrides": self.overrides(files.ours), "warm_up": self.overrides(small.ours), "profile": False}
 
     def overrides(self, path: Path) -> list[str]:
         """Our settings."""

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from speed.contender import LIBCACHESIM, OURS, Result, Tools, our_environment, timed_child
+from speed.contender import LIBCACHESIM, OURS, CannotMeasure, Result, Tools, our_environment, timed_child
 from traces.reading import read_trace
 from traces.writing import write_trace_as
 
@@ -45,6 +45,9 @@ class StreamCase:
 
     def look(self, tools: Tools) -> None:
         """Nothing to learn beforehand."""
+
+    def profile(self, tools: Tools) -> str:
+        raise CannotMeasure("no profile of streams; expected the case of a replay")
 
     def complaints(self, results: dict[str, Result]) -> list[str]:
         """Whether one missed more often than the other."""

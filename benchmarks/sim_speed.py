@@ -46,7 +46,7 @@ HEADING = (
 CHART = ROOT / "docs" / "sim-speed.svg"
 QUICK = ("light", "saturated", "pressure", "caching")
 DRAWN = (*QUICK, "mooncake_512_lru", "mooncake_16_lru")
-TIMES = ("cpu_s", "load_s", "run_s", "metrics_s", "process_cpu_s", "peak_rss_bytes")
+TIMES = ("cpu_s", "startup_s", "load_s", "run_s", "metrics_s", "process_cpu_s", "peak_rss_bytes")
 
 
 def measured(case: ReplayCase | StreamCase, tools: Tools, num_rounds: int) -> dict[str, Result]:

@@ -57,6 +57,6 @@ def _number(value: float | None, form: str) -> str:
 
 
 def phases(result: Result) -> str:
-    """Where our own time goes."""
-    shown = {"load": "load_s", "run": "run_s", "metrics": "metrics_s"}
+    """Where our own time goes; the start is not part of it."""
+    shown = {"startup": "startup_s", "load": "load_s", "run": "run_s", "metrics": "metrics_s"}
     return ", ".join(f"{name} {result[key]:.3f} s" for name, key in shown.items() if key in result)

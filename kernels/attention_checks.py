@@ -82,6 +82,15 @@ def check_one_row_each(query: Tensor, num_kv_tokens: Tensor) -> None:
     require(len(query) == num_seqs, f"query has {len(query)} rows; expected one for each of {num_seqs} sequences")
 
 
+def check_shared_blocks(num_shared_blocks: int, block_tables: Tensor) -> None:
+    """Raises ValueError unless the tables have that many columns."""
+    most = block_tables.shape[1]
+    require(
+        0 <= num_shared_blocks <= most,
+        f"num_shared_blocks is {num_shared_blocks}; expected 0 to {most} by block_tables",
+    )
+
+
 def check_query_start(query_start: Tensor, num_kv_tokens: Tensor) -> None:
     """Raises ValueError unless there is a start for each sequence and the end of the last."""
     num_seqs = len(num_kv_tokens)

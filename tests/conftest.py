@@ -25,6 +25,7 @@ NEED_TORCH = [
 NEED_TRITON = [
     "test_decode_graphs.py",
     "test_gpu_check.py",
+    "test_kernel_cascade.py",
     "test_kernel_copies.py",
     "test_kernel_decode.py",
     "test_kernel_mla.py",

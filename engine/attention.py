@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -28,6 +28,8 @@ class DecoderKernels(Protocol):
     write_kv: Callable[..., None]
     decode_attention: Callable[..., Tensor]
     prefill_attention: Callable[..., Tensor]
+    mla_decode_attention: Callable[..., Tensor]
+    mla_prefill_attention: Callable[..., Tensor]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +68,10 @@ class HeadAttention:
             query = self._kernels.rope_kv_write(qkv, *angles, *caches, slots)
         else:
             query = self._turn_and_write(qkv, angles, *caches, slots)
-        mixed = paged_attention(self._kernels, query, *caches, step, self._place, self._shape.scale)
+        kernels, scale = self._kernels, self._shape.scale
+        mixed = paged_attention(
+            kernels.decode_attention, kernels.prefill_attention, query, caches, step, self._place, scale
+        )
         return self._out(mixed.flatten(1))
 
     def _turn_and_write(self, qkv: Tensor, angles: Angles, k_cache: Tensor, v_cache: Tensor, slots: Tensor) -> Tensor:
@@ -92,35 +97,30 @@ class HeadAttention:
 
 
 def paged_attention(
-    kernels: DecoderKernels,
+    decode: Callable[..., Tensor],
+    prefill: Callable[..., Tensor],
     query: Tensor,
-    k_cache: Tensor,
-    v_cache: Tensor,
+    caches: Sequence[Tensor],
     step: StepContext,
     place: KVPlace,
-    scale: float,
+    *parameters: float,
 ) -> Tensor:
-    """Decode rows by the one kernel, prefill rows by the other: [num_tokens, num_heads, head_dim] -> the same."""
+    """Decode rows by the one kernel, prefill rows by the other, each given `parameters`: one row a token, in order."""
     batch, window = step.batch, place.window_tokens
     tables, num_decodes = batch.groups[place.group], batch.num_decodes
     parts = []
     if num_decodes:
         num_kv = batch.decode_num_kv_tokens
-        parts.append(
-            kernels.decode_attention(
-                query[:num_decodes], k_cache, v_cache, tables.decode_block_tables, num_kv, scale, window
-            )
-        )
+        parts.append(decode(query[:num_decodes], *caches, tables.decode_block_tables, num_kv, *parameters, window))
     if batch.num_prefills:
         parts.append(
-            kernels.prefill_attention(
+            prefill(
                 query[num_decodes:],
-                k_cache,
-                v_cache,
+                *caches,
                 tables.prefill_block_tables,
                 batch.prefill_query_start,
                 batch.prefill_num_kv_tokens,
-                scale,
+                *parameters,
                 window,
             )
         )

@@ -46,12 +46,17 @@ class LatentAttention:
         slots = step.batch.groups[self._place.group].slot_mapping
         cache.flatten(0, 1).index_copy_(0, slots, self._cached(x, angles))
 
-        # All heads read the one latent: multi-query attention, whose "values" are the keys without the rotated part.
-        shared = cache.unsqueeze(2)
         mixed = paged_attention(
-            self._kernels, self._absorbed_query(x, angles), shared, shared, step, self._place, self._shape.scale
+            self._kernels.mla_decode_attention,
+            self._kernels.mla_prefill_attention,
+            self._absorbed_query(x, angles),
+            (cache,),
+            step,
+            self._place,
+            self._latent.latent_dim,
+            self._shape.scale,
         )
-        values = torch.einsum("thl,hvl->thv", mixed[..., : self._latent.latent_dim], self._weights.value_up)
+        values = torch.einsum("thl,hvl->thv", mixed, self._weights.value_up)
         return self._out(values.flatten(1))
 
     def _cached(self, x: Tensor, angles: Angles) -> Tensor:

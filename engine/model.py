@@ -12,13 +12,12 @@ from engine.attention import DecoderKernels, HeadAttention, StepContext
 from engine.batch import BatchInput
 from engine.decoder_shape import DecoderShape, KVPlace
 from engine.decoder_weights import DecoderWeights, LayerWeights
+from engine.kernel_sets import kernels_for
 from engine.kv_cache import PagedKV
 from engine.latent_attention import LatentAttention
 from engine.mlp import GatedMLP, Mixture
 from engine.projection import projection
 from engine.rope import Angles, rope_angles
-from kernels import reference
-from kernels.cpu_attention import CpuAttention
 
 
 class _Layer(NamedTuple):
@@ -36,7 +35,7 @@ class Decoder:
     def __init__(self, shape: DecoderShape, weights: DecoderWeights, kernels: DecoderKernels | None = None) -> None:
         self.shape = shape
         self.weights = weights
-        self._kernels = kernels = kernels or (CpuAttention() if self.device.type == "cpu" else reference)
+        self._kernels = kernels = kernels or kernels_for("auto", shape, self.device)
         self._layers = [
             _Layer(layer, _attention(shape, layer, place, kernels), _mlp(shape, layer, index, kernels))
             for index, (layer, place) in enumerate(zip(weights.layers, shape.kv_places(), strict=True))

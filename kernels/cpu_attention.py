@@ -104,6 +104,37 @@ class CpuAttention:
                 mixed[tile.rows] = attended[0].transpose(0, 1)
         return mixed
 
+    def mla_decode_attention(
+        self,
+        query: Tensor,
+        latent_cache: Tensor,
+        block_tables: Tensor,
+        num_kv_tokens: Tensor,
+        latent_dim: int,
+        scale: float,
+        window: int | None = None,
+    ) -> Tensor:
+        """All heads over the one latent a token, as keys and as values. See `kernels.reference`."""
+        cache = latent_cache.unsqueeze(2)
+        mixed = self.decode_attention(query, cache, cache, block_tables, num_kv_tokens, scale, window)
+        return mixed[..., :latent_dim]
+
+    def mla_prefill_attention(
+        self,
+        query: Tensor,
+        latent_cache: Tensor,
+        block_tables: Tensor,
+        query_start: Tensor,
+        num_kv_tokens: Tensor,
+        latent_dim: int,
+        scale: float,
+        window: int | None = None,
+    ) -> Tensor:
+        """The same for chunks of queries. See `kernels.reference`."""
+        cache = latent_cache.unsqueeze(2)
+        mixed = self.prefill_attention(query, cache, cache, block_tables, query_start, num_kv_tokens, scale, window)
+        return mixed[..., :latent_dim]
+
 
 @dataclass(frozen=True, slots=True)
 class _GroupView:

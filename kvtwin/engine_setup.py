@@ -11,6 +11,9 @@ from omegaconf import DictConfig
 
 from core.errors import InputError
 from core.model_shape import ModelShape
+from engine.decoder_shape import DecoderShape
+from engine.decoder_weights import DecoderWeights
+from engine.kernel_sets import kernels_for
 from engine.kv_cache import kv_block_bytes
 from engine.model import Decoder
 from engine.output_mode import EndOfSequence, ForcedLength, ForcedTokens, OutputMode
@@ -114,7 +117,11 @@ def load_model(config: DictConfig, shape: ModelShape) -> LoadedModel:
     weights = random_weights(decoder_shape, config.seed, dtype, device)
     origin = f"random weights, seed {config.seed}"
     notice = f"{origin}: the words mean nothing, the work is that of {shape.name}"
-    return LoadedModel(Decoder(decoder_shape, weights), ByteCodec(shape.vocab_size), origin, notice)
+    return LoadedModel(_decoder(config, decoder_shape, weights), ByteCodec(shape.vocab_size), origin, notice)
+
+
+def _decoder(config: DictConfig, shape: DecoderShape, weights: DecoderWeights) -> Decoder:
+    return Decoder(shape, weights, kernels_for(config.engine.kernels, shape, weights.embedding.device))
 
 
 def _own_files(config: DictConfig, dtype: torch.dtype, device: str) -> LoadedModel | None:
@@ -124,7 +131,9 @@ def _own_files(config: DictConfig, dtype: torch.dtype, device: str) -> LoadedMod
         return None
     files = open_model_files(path)
     codec = files.codec()
-    return LoadedModel(Decoder(files.shape, files.weights(dtype, device)), codec, str(files.path), "", files.eos_ids)
+    return LoadedModel(
+        _decoder(config, files.shape, files.weights(dtype, device)), codec, str(files.path), "", files.eos_ids
+    )
 
 
 def _fetched(config: DictConfig, shape: ModelShape, dtype: torch.dtype, device: str) -> LoadedModel | None:
@@ -134,7 +143,7 @@ def _fetched(config: DictConfig, shape: ModelShape, dtype: torch.dtype, device: 
     if folder is not None:
         decoder_shape, weights = load_weights(folder, dtype, device)
         codec = BPECodec.load(folder / TOKENIZER_FILE)
-        return LoadedModel(Decoder(decoder_shape, weights), codec, REAL_ORIGIN, "", EOS_IDS[shape.name])
+        return LoadedModel(_decoder(config, decoder_shape, weights), codec, REAL_ORIGIN, "", EOS_IDS[shape.name])
     if config.engine.weights == "real":
         hint = f"fetch them: kvtwin model fetch {shape.name}" if find else f"known for {', '.join(REAL_WEIGHTS)}"
         raise InputError(

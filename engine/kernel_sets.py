@@ -1,0 +1,56 @@
+"""Which set of kernels a decoder computes with: `kernels.reference` says what each of them is to return."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+import torch
+
+from core.errors import InputError
+from engine.attention import DecoderKernels
+from engine.decoder_shape import DecoderShape
+from kernels import reference
+from kernels.cpu_attention import CpuAttention
+
+KERNEL_SETS = ("auto", "reference", "triton")
+
+
+def kernels_for(name: str, shape: DecoderShape, device: torch.device) -> DecoderKernels:
+    """The set by its name. auto: those for the CPU there; on a GPU Triton's where they can serve, else the reference.
+
+    Raises InputError where Triton's are asked for and cannot serve.
+    """
+    if name == "reference":
+        return reference
+    if name == "triton":
+        obstacle = _obstacle_to_triton(shape, device)
+        if obstacle is not None:
+            raise InputError(f"engine.kernels=triton: {obstacle}; expected reference or auto")
+        return _triton_kernels()
+    if device.type == "cpu":
+        return CpuAttention()
+    return reference if _obstacle_to_triton(shape, device) else _triton_kernels()
+
+
+def _triton_kernels() -> DecoderKernels:
+    from kernels import fast  # Triton is imported where it runs
+
+    return fast
+
+
+def _obstacle_to_triton(shape: DecoderShape, device: torch.device) -> str | None:
+    """Why this decoder cannot run on Triton's kernels here, or None."""
+    if find_spec("triton") is None:
+        return "Triton is not installed"
+    from kernels.attention_checks import MAX_HEAD_DIM, MAX_LATENT_DIM, MAX_ROPE_DIM
+    from kernels.interpreter import INTERPRETED
+
+    if device.type == "cpu" and not INTERPRETED:
+        return "it compiles for GPUs, and interprets on a CPU only with TRITON_INTERPRET=1 in the environment"
+    latent = shape.latent
+    if latent is None and shape.head_dim > MAX_HEAD_DIM:
+        return f"heads of {shape.head_dim}, it has kernels for up to {MAX_HEAD_DIM}"
+    if latent is not None and (latent.latent_dim > MAX_LATENT_DIM or latent.rope_dim > MAX_ROPE_DIM):
+        widths = f"latents of {latent.latent_dim} with rotated keys of {latent.rope_dim}"
+        return f"{widths}, it has kernels for up to {MAX_LATENT_DIM} and {MAX_ROPE_DIM}"
+    return None

@@ -21,6 +21,8 @@ VERBS = {
     "parity": "replay recorded decision logs of other engines",
     "trace": "info, convert, export, sample, synth, fit",
     "model": "list shapes, or fetch real weights",
+    "collect": "the rows of finished runs, whoever ran them; means over seeds",
+    "compare": "run A against run B: differences, intervals, what is resolved",
     "report": "report.html of a finished run",
     "doctor": "check this installation",
 }
@@ -28,6 +30,7 @@ VERBS = {
 EXAMPLES = """examples:
   kvtwin sim                                            bundled trace, one table, no torch
   kvtwin sim -m eviction=lru,fifo pool.num_blocks=1024,2048
+  kvtwin sim seeds=10 trace=synth eviction=lru,fifo     means with intervals, paired differences
   kvtwin sim trace=file trace.path=FILE pool.num_blocks=unbounded
   kvtwin sim --help                                     every group and key, with its default
   kvtwin validate +experiment=demo

@@ -48,6 +48,31 @@ def hydra_words(args: Sequence[str]) -> list[str]:
     return [*flags[:1], *own, *(f"++{word}" if _is_parameter(word) else _readable(word) for word in words)]
 
 
+def with_seeds(args: Sequence[str]) -> list[str]:
+    """The words with `seeds=N` as the sweep that it stands for: over `seed`, N values from the given one on.
+
+    Raises InputError for what is no number of seeds, or where `seed` is swept already.
+    """
+    given = [arg for arg in args if arg.startswith("seeds=")]
+    if not given:
+        return list(args)
+    num, first = (_last_value(args, name, default) for name, default in (("seeds", "1"), ("seed", "0")))
+    if not (_is_number(num) and int(num) >= 1):
+        raise InputError(f"seeds={num}: expected a whole number of at least 1")
+    if not _is_number(first):
+        raise InputError(f"seed={first}: expected the first of the seeds={num}, a whole number")
+    others = [arg for arg in args if not arg.startswith(("seeds=", "seed="))]
+    return ["-m", *others, f"seed=range({first},{int(first) + int(num)})"]
+
+
+def _last_value(args: Sequence[str], name: str, default: str) -> str:
+    return next((arg.partition("=")[2] for arg in reversed(args) if arg.startswith(f"{name}=")), default)
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdecimal()
+
+
 def _is_parameter(word: str) -> bool:
     group, dot, name = word.partition("=")[0].partition(".")
     return bool(dot) and group in CLASS_GROUPS and name != "_target_"

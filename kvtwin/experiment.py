@@ -128,7 +128,7 @@ def load_experiment(
     max_model_len = _limit(config.scheduler.max_model_len, default_max_model_len)
     return Experiment(
         config={str(key): value for key, value in resolved.items()},
-        trace=transformed(trace if trace is not None else load_trace(config.trace), config.trace),
+        trace=transformed(trace if trace is not None else load_trace(config), config.trace),
         replay=ReplayConfig(
             config.pool.block_size_tokens,
             Arrivals(config.trace.arrivals),
@@ -189,14 +189,23 @@ def _limit(value: int | str, default: int | None) -> int | None:
 
 
 def load_trace(config: DictConfig) -> Trace:
-    """The configured trace as it lies in its file, or as its recipe makes it."""
-    if config.get("recipe"):
-        document, path = load_recipe(config.recipe)
-        return generate(document, config.num_requests, config.seed, path.name)
-    if not config.sample and not config.path:
+    """The configured trace as it lies in its file, or as its recipe makes it: another one for every `seed`."""
+    source = config.trace
+    if source.get("recipe"):
+        document, path = load_recipe(source.recipe)
+        return generate(document, source.num_requests, _trace_seed(config, document), path.name)
+    if not source.sample and not source.path:
         raise InputError("trace.path is missing: trace=file needs trace.path=FILE")
-    path = sample_path(config.sample) if config.sample else Path(config.path).expanduser()
-    return read_with_tokenizer(path, config.format, config.on_error, config.hash_block_tokens, config.tokenizer)
+    path = sample_path(source.sample) if source.sample else Path(source.path).expanduser()
+    return read_with_tokenizer(path, source.format, source.on_error, source.hash_block_tokens, source.tokenizer)
+
+
+def _trace_seed(config: DictConfig, recipe: Mapping[str, Any]) -> int | None:
+    """`trace.seed` where it is set; else the recipe's own and `seed` added to it. None: the recipe's, as it stands."""
+    own = recipe.get("seed", 0)
+    is_shifted = config.trace.seed is None and config.seed and isinstance(own, int)  # what else it is, is told later
+    seed: int | None = own + config.seed if is_shifted else config.trace.seed
+    return seed
 
 
 def transformed(trace: Trace, config: DictConfig) -> Trace:

@@ -133,7 +133,7 @@ class SweepLauncher(Launcher):
             config = self._runner.config_of(job)
             refuse_late_launcher(config, self._runner.sweep)
             if self._runner.jobs.traces is not None:
-                self._runner.jobs.traces.announce(config.trace)
+                self._runner.jobs.traces.announce(config)
 
     def _side_by_side(self, jobs: Sequence[Job], num_processes: int) -> Iterator[JobOutcome]:
         from kvtwin.job_processes import JobProcesses  # only a sweep has use for it

@@ -16,7 +16,7 @@ from hydra.experimental.callback import Callback
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
-from kvtwin.composition import OWN, SWEEP_FLAGS, composition_error, hydra_words
+from kvtwin.composition import OWN, SWEEP_FLAGS, composition_error, hydra_words, with_seeds
 from kvtwin.failures import tell, tell_failure
 from kvtwin.foreseeing import refuse_unnamed
 from kvtwin.plugins import offer_plugins
@@ -34,6 +34,7 @@ class JobOutcome:
 
     summary: dict[str, Any] | None
     exit_status: int = 0
+    folder: Path | None = None  # of the run
 
 
 class JobFailed(Exception):
@@ -51,8 +52,10 @@ class Jobs:
     run: Callable[[DictConfig], JobOutcome]
     words: Sequence[str] = ()  # of the command line
     traces: TraceShelf | None = None  # of jobs that may run side by side; None: one at a time
+    is_repeated: bool = False  # by `seeds=N`: what counts are means, not single runs
     outcomes: list[JobOutcome] = field(default_factory=list)
     is_sweep: bool = False
+    is_interrupted: bool = False
     process_id: int = field(default_factory=os.getpid)
 
     def __call__(self, config: DictConfig) -> None:
@@ -81,17 +84,32 @@ class Jobs:
         from kvtwin.paper_figures import paper_figures
         from kvtwin.tables import print_paper_figures, print_sweep
 
-        summaries = [outcome.summary for outcome in self.outcomes if outcome.summary is not None]
-        whole = [summary for summary in summaries if not summary["interrupted"]]
-        if self.is_sweep and whole:
-            print_sweep(whole)
-            figures = paper_figures(whole[0]["config"])
-            if figures is not None:
-                print_paper_figures(figures.source, figures.rows(whole))
+        whole = [(job.summary, job.folder) for job in self.outcomes if job.summary and not job.summary["interrupted"]]
+        summaries = [summary for summary, _ in whole]
+        if not self.is_sweep or not summaries:
+            return
+        if self.is_repeated and not self.is_interrupted:
+            _print_means(whole)
+        else:
+            print_sweep(summaries)
+        figures = paper_figures(summaries[0]["config"])
+        if figures is not None:
+            print_paper_figures(figures.source, figures.rows(summaries))
 
     @property
     def exit_status(self) -> int:
         return max((outcome.exit_status for outcome in self.outcomes), default=0)
+
+
+def _print_means(runs: Sequence[tuple[dict[str, Any], Path | None]]) -> None:
+    """Writes and shows what several seeds say together."""
+    from kvtwin.repeats import repeats_of, write_repeats
+    from kvtwin.seeds_tables import print_seeds
+
+    repeats = repeats_of(runs)
+    print_seeds(repeats, [write_repeats(Path("runs"), each).name for each in repeats])
+    if all(each.are_all_equal for each in repeats):
+        tell("all seeds gave the same: a recorded trace has nothing drawn, trace=synth has; see docs/sweeps.md")
 
 
 class SweepGuard(Callback):
@@ -147,10 +165,10 @@ def run_app(
     Jobs of a sweep run side by side if they take their traces from the shelf `traces`. Those of other verbs measure
     time, which neighbours would disturb: they run one at a time. Raises InputError for words that Hydra cannot take.
     """
-    words = hydra_words(args)
+    words = hydra_words(with_seeds(args))
     from kvtwin.launcher import offer_launcher  # which knows of Jobs
 
-    jobs = Jobs(run, words, traces)
+    jobs = Jobs(run, words, traces, is_repeated=any(arg.startswith("seeds=") for arg in args))
     offer_plugins()
     offer_launcher()
     with _command_line(verb, words):
@@ -159,6 +177,7 @@ def run_app(
         except JobFailed:
             return 1  # told in the process of the job
         except KeyboardInterrupt:
+            jobs.is_interrupted = True
             tell("interrupted")
             return INTERRUPTED
         except SystemExit as ended:  # Hydra's own: help, or its parser's complaint

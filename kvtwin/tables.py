@@ -52,7 +52,7 @@ _KEY_FIGURES = (
     "makespan_s",
 )
 # Short headings: a row of a sweep should fit 80 columns.
-_SWEEP_FIGURES = {
+SWEEP_FIGURES = {
     "output_tokens_per_s": "tok/s",
     "ttft_s.p50": "TTFT\np50",
     "ttft_s.p99": "TTFT\np99",
@@ -132,15 +132,15 @@ def fleet_table(fleet: Mapping[str, Any]) -> Table:
 def sweep_table(summaries: Sequence[Mapping[str, Any]]) -> Table:
     """A row per job: first the labels in which the jobs differ, then the figures that a choice is made by."""
     labels = [summary.get("labels", {}) for summary in summaries]
-    varying = [name for name in dict.fromkeys(name for row in labels for name in row) if _varies(labels, name)]
-    table = _table()
+    varying = varying_labels(labels)
+    table = new_table()
     table.show_edge = False  # the two columns it takes are what 80 lack
     for name in varying:
         table.add_column(name.replace("_", "_\n"), style="bold", no_wrap=True)
-    for heading in _SWEEP_FIGURES.values():
+    for heading in SWEEP_FIGURES.values():
         table.add_column(heading, justify="right", no_wrap=True)
     for summary, row in zip(summaries, labels, strict=True):
-        texts = [metric_text(name, _figure(summary["metrics"], name)) for name in _SWEEP_FIGURES]
+        texts = [metric_text(name, _figure(summary["metrics"], name)) for name in SWEEP_FIGURES]
         figures = [text.removesuffix(" tok/s") for text in texts]
         table.add_row(*(str(row.get(name, NOTHING)) for name in varying), *figures)
     return table
@@ -148,7 +148,7 @@ def sweep_table(summaries: Sequence[Mapping[str, Any]]) -> Table:
 
 def print_paper_figures(source: str, rows: Sequence[tuple[str, str, str, str]], file: TextIO | None = None) -> None:
     """Write (figure, the paper's, here, verdict) of what a sweep is to reproduce."""
-    table = _table()
+    table = new_table()
     table.add_column("figure")
     table.add_column("paper", justify="right")
     table.add_column("here", justify="right")
@@ -160,7 +160,7 @@ def print_paper_figures(source: str, rows: Sequence[tuple[str, str, str, str]], 
 
 def comparison_table(comparison: Mapping[str, Any]) -> Table:
     """Simulated, measured, error, and the engine's own run-to-run spread; an error within that spread is marked."""
-    table = _table()
+    table = new_table()
     table.add_column("metric")
     for column in ("simulated", "measured", "error", "engine's spread"):
         table.add_column(column, justify="right")
@@ -183,7 +183,7 @@ def comparison_table(comparison: Mapping[str, Any]) -> Table:
 
 
 def _latency_table(metrics: Mapping[str, Any]) -> Table:
-    table = _table()
+    table = new_table()
     table.add_column("latency")
     for column in (*_COLUMNS, "n"):
         table.add_column(column, justify="right")
@@ -215,7 +215,8 @@ def _figure_table(metrics: Mapping[str, Any]) -> Table:
     return table
 
 
-def _table() -> Table:
+def new_table() -> Table:
+    """An empty table in the style of all others."""
     return Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False, padding=(0, 1, 0, 0))
 
 
@@ -225,5 +226,7 @@ def _figure(metrics: Mapping[str, Any], name: str) -> float | None:
     return value.get(part) if part and value is not None else value
 
 
-def _varies(labels: Sequence[Mapping[str, Any]], name: str) -> bool:
-    return len({str(row.get(name)) for row in labels}) > 1
+def varying_labels(labels: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The labels in which rows differ, in order of first appearance."""
+    names = dict.fromkeys(name for row in labels for name in row)
+    return [name for name in names if len({str(row.get(name)) for row in labels}) > 1]

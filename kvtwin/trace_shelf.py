@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from kvtwin.experiment import load_trace
 from traces.schema import Trace
@@ -25,7 +26,7 @@ class TraceShelf:
         self._traces: dict[str, Trace] = {}
 
     def announce(self, config: DictConfig) -> None:
-        """A job will ask for the trace of this block, `trace`, of its configuration."""
+        """A job of this configuration will ask for its trace."""
         key = _key(config)
         self._num_readers[key] += 1
         self._configs.setdefault(key, config)
@@ -40,7 +41,7 @@ class TraceShelf:
                     continue
 
     def trace(self, config: DictConfig) -> Trace:
-        """The trace as it lies in its file, or as its recipe makes it; errors as `load_trace`."""
+        """The configured trace, as it is before limits and scales; errors as `load_trace`."""
         key = _key(config)
         if key not in self._traces:
             trace = load_trace(config)
@@ -51,5 +52,8 @@ class TraceShelf:
 
 
 def _key(config: DictConfig) -> str:
-    read_by = OmegaConf.masked_copy(config, [str(name) for name in config if name not in _AFTER_READING])
-    return OmegaConf.to_yaml(read_by, resolve=True, sort_keys=True)
+    trace = config.trace
+    read_by = {str(name): value for name, value in trace.items() if name not in _AFTER_READING}
+    if trace.get("recipe"):
+        read_by["seed"] = (trace.seed, config.seed)  # generated traces follow either
+    return json.dumps(read_by, sort_keys=True, default=str)

@@ -71,7 +71,7 @@ def test_a_trace_is_read_once_however_many_jobs_replay_it(kvtwin, tmp_path, own,
 
     def recorded(config):
         with readers.open("a") as file:
-            file.write(f"{os.getpid() == this} {config.seed if 'seed' in config else ''}\n")
+            file.write(f"{os.getpid() == this} {config.trace.get('seed') or ''}\n")
         return load_trace(config)
 
     this = os.getpid()

@@ -34,7 +34,7 @@ def finish(run: Run) -> JobOutcome:
     elif run.is_interrupted:
         tell(f"what ran of this job is in {run.folder}")
     labels = run.summary["labels"] | {"run": run.folder.name}
-    return JobOutcome({**run.summary, "labels": labels}, INTERRUPTED if run.is_interrupted else 0)
+    return JobOutcome({**run.summary, "labels": labels}, INTERRUPTED if run.is_interrupted else 0, run.path)
 
 
 def tell_notes(summary: Mapping[str, Any]) -> None:

@@ -23,7 +23,7 @@ def run(args: Sequence[str]) -> int:
 def _job(traces: TraceShelf, config: DictConfig) -> JobOutcome:
     write_report = report_writer(config)
     check_paper_figures(config)
-    experiment = load_simulation(config, trace=traces.trace(config.trace))
+    experiment = load_simulation(config, trace=traces.trace(config))
     cost = load_cost(config)
     with run_folder(experiment.config) as folder:
         records = simulate_records(experiment, cost)

@@ -1,0 +1,99 @@
+"""`kvtwin collect FOLDER...`: the rows of finished runs, whichever launcher ran them, and means over their seeds."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from core.errors import InputError
+from kvtwin.arguments import Arguments
+from kvtwin.failures import tell
+from kvtwin.repeats import numbers_in, repeats_of
+from kvtwin.seeds_tables import print_seeds
+from kvtwin.store import read_summary
+from kvtwin.tables import print_sweep
+
+Row = tuple[dict[str, Any], Path]
+
+
+def run(args: Sequence[str]) -> int:
+    """1 if some summary could not be read; the rows of the others are printed all the same."""
+    options = _parser().parse_args(args)
+    files = [file for folder in options.folders for file in _summaries_below(Path(folder))]
+    if not files:
+        raise InputError(f"collect: no finished run below {', '.join(options.folders)}")
+    rows, num_unreadable = _read(files)
+    rows.sort(key=lambda row: _order(row[0]))
+    whole = [row for row in rows if not row[0]["interrupted"]]
+    if options.json:
+        print(json.dumps([_record(*row) for row in rows], indent=1))
+    elif options.csv:
+        _write_csv([_record(*row) for row in rows])
+    elif whole:
+        print_sweep([_labelled(*row) for row in whole])
+        repeats = [each for each in repeats_of(whole) if len(each.runs) > 1]
+        if repeats:
+            print_seeds(repeats)
+    return 1 if num_unreadable else 0
+
+
+def _parser() -> Arguments:
+    parser = Arguments(
+        "collect", "The rows of all finished runs below the folders, as their sweeps printed them. Interrupted: --json."
+    )
+    parser.add_argument("folders", nargs="*", default=["runs"], metavar="FOLDER", help="default: runs")
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="labels and metrics of each run")
+    form.add_argument("--csv", action="store_true", help="the same, a line a run")
+    return parser
+
+
+def _summaries_below(folder: Path) -> list[Path]:
+    if not folder.is_dir():
+        raise InputError(f"collect: no folder {folder}")
+    return sorted(folder.rglob("summary.json"))
+
+
+def _read(files: Sequence[Path]) -> tuple[list[Row], int]:
+    rows = []
+    for file in files:
+        try:
+            rows.append((read_summary(file.parent), file.parent))
+        except InputError as error:
+            tell(str(error))
+    return rows, len(files) - len(rows)
+
+
+def _order(summary: Mapping[str, Any]) -> str:
+    """By label, numbers by size: the same whatever order the runs were made in."""
+    labels = {**summary["labels"], "seed": summary["seed"]}
+    return json.dumps({name: f"{value:030}" if isinstance(value, int) else value for name, value in labels.items()})
+
+
+def _labelled(summary: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    return {**summary, "labels": {**summary["labels"], "run": folder.name}}
+
+
+def _record(summary: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    head = {"run": str(folder), "kind": summary["kind"], "seed": summary["seed"]}
+    marks = {"interrupted": summary["interrupted"]}
+    return head | marks | {"labels": summary["labels"], "metrics": dict(numbers_in(summary["metrics"]))}
+
+
+def _write_csv(records: Sequence[Mapping[str, Any]]) -> None:
+    flat = [
+        {
+            **{name: value for name, value in record.items() if not isinstance(value, Mapping)},
+            **{f"label.{name}": value for name, value in record["labels"].items()},
+            **record["metrics"],
+        }
+        for record in records
+    ]
+    columns = list(dict.fromkeys(name for row in flat for name in row))
+    writer = csv.DictWriter(sys.stdout, columns, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(flat)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import multiprocessing
+import os
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -20,6 +21,8 @@ Answer = TypeVar("Answer")
 
 # A forked process has what its parent has read. Elsewhere than on Linux forking is not safe, and a copy is sent.
 START_METHOD = "fork" if sys.platform == "linux" else "spawn"
+# Not SIGTERM, which a job's own processes inherit and may have to die of.
+HANDED_ON = getattr(signal, "SIGUSR1", signal.SIGTERM)
 
 
 @dataclass(frozen=True)
@@ -119,7 +122,8 @@ class JobProcesses(Generic[Job, Answer]):
 
     def _interrupt_busy(self) -> None:
         for worker in self._busy:
-            worker.process.terminate()
+            if worker.process.is_alive() and worker.process.pid is not None:
+                os.kill(worker.process.pid, HANDED_ON)
 
 
 def _dismiss(worker: _Worker) -> int | None:
@@ -132,22 +136,22 @@ def _dismiss(worker: _Worker) -> int | None:
 def _serve(run: Callable[[Job], Answer], connection: Connection, inherited: Sequence[Connection]) -> None:
     """What a process does: jobs, until nobody sends any more.
 
-    Ctrl-C in a terminal reaches all processes at once, so it is blocked here; the parent hands it on as SIGTERM, once,
-    to those that have a job.
+    Ctrl-C in a terminal reaches all processes at once, so it is blocked here; the parent hands it on by another signal,
+    once, to those that have a job.
     """
     for other in inherited:  # kept open, they would hide from their owners that the parent has gone
         other.close()
     if hasattr(signal, "pthread_sigmask"):
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    signal.signal(HANDED_ON, signal.SIG_IGN)
     try:
         while True:
             job = connection.recv()
             with redirect_stdout(io.StringIO()) as out, redirect_stderr(io.StringIO()) as err:
-                signal.signal(signal.SIGTERM, _interrupt)
+                signal.signal(HANDED_ON, _interrupt)
                 answer = run(job)
-                signal.signal(signal.SIGTERM, signal.SIG_IGN)
+                signal.signal(HANDED_ON, signal.SIG_IGN)
             connection.send((answer, out.getvalue(), err.getvalue()))
     except (EOFError, ConnectionError, KeyboardInterrupt):  # the parent has closed the connection, or gone
         return

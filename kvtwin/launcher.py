@@ -7,7 +7,8 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from types import ModuleType
+from importlib.machinery import ModuleSpec
+from importlib.util import module_from_spec
 from typing import TypeAlias
 
 from hydra import version
@@ -35,9 +36,7 @@ def offer_launcher() -> None:
     try:
         import_module("hydra_plugins")
     except ModuleNotFoundError:
-        package = ModuleType("hydra_plugins")
-        package.__path__ = []
-        sys.modules["hydra_plugins"] = package
+        sys.modules["hydra_plugins"] = module_from_spec(ModuleSpec("hydra_plugins", None, is_package=True))
     sys.modules["hydra_plugins.kvtwin"] = sys.modules[__name__]
     Plugins.instance().register(SweepLauncher)
 

@@ -189,7 +189,7 @@ def run_app(
         finally:
             jobs.print_rows()
     if not jobs.outcomes and words[:1] and words[0] in SWEEP_FLAGS:
-        tell("the jobs ran in processes of their own; each has its summary in its folder under runs/")
+        tell("the jobs ran in processes of their own, their folders are under runs/; kvtwin collect prints the rows")
     return jobs.exit_status
 
 

@@ -117,7 +117,7 @@ def run_table(summary: Mapping[str, Any]) -> Group:
 
 def fleet_table(fleet: Mapping[str, Any]) -> Table:
     """How the work was spread: least, mean and most of a replica, and most over mean. A row a figure."""
-    table = _table()
+    table = new_table()
     table.add_column(f"{fleet['num_replicas']:,} replicas")
     for column in ("min", "mean", "max", "max/mean"):
         table.add_column(column, justify="right")

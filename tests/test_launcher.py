@@ -166,3 +166,9 @@ def test_ctrl_c_ends_a_sweep_with_nothing_half_written(tmp_path, whole_group):
     assert {path.name for path in runs.rglob("*") if path.is_file()} == {
         *("summary.json", "requests.npz", "steps.npz", "gaps.npz")
     }
+
+
+def test_jobs_may_have_processes_of_their_own(kvtwin, own):
+    """Those of a fleet in shards end by SIGTERM, which a job must not take for Ctrl-C."""
+    finished = kvtwin("sim", TWO, "-m", *own, "cluster.num_replicas=2", "cluster.shards=2", "routing=round_robin,hash")
+    assert (finished.status, len(finished.out.splitlines())) == (0, 5)

@@ -49,7 +49,7 @@ class BlockTables:
         max_batch_tokens: int = 1 << 62,
     ) -> None:
         self.pool = pool
-        self.swapping = Swapping(pool, host, block_size, log, prefix_caching)
+        self.swapping = Swapping(pool, host, groups, block_size, log, prefix_caching)
         self.groups = groups
         self.num_groups = len(groups)
         self.block_size = block_size

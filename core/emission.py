@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from core.block_tables import BlockTables
+from core.kv_group import num_usable_blocks
 from core.plan import StepPlan
 from core.recorder import Recorder
 from core.request import Sequence, Status
@@ -84,7 +85,10 @@ class Emission:
         size = self._tables.block_size
         for sibling in siblings:
             is_fresh = sibling.num_outputs == 0
-            num_shared = -(-request.num_prompt_tokens // size) if is_fresh else request.num_prompt_tokens // size
+            num_shared = -(-request.num_prompt_tokens // size)
+            if not is_fresh:  # the lead may have gone on, and left behind what the sample still attends to
+                num_whole = request.num_prompt_tokens // size
+                num_shared = num_usable_blocks(self._tables.groups, lead.tables, num_whole, size)
             self._tables.fork(lead, sibling, num_shared)
             sibling.stored_computed = request.num_prompt_tokens if is_fresh else num_shared * size
             self._running.start(sibling, request.rank + request.live.index(sibling))

@@ -51,6 +51,22 @@ class KVGroup:
         return 0
 
 
+def num_usable_blocks(
+    groups: Sequence[KVGroup], tables: Sequence[Sequence[object | None]], num_blocks: int, block_size: int
+) -> int:
+    """The most of the first `num_blocks` blocks of these tables after which a sequence can go on.
+
+    No block that its next token attends to may be missing (None): another may have left more of a window behind.
+    """
+    while num_blocks and any(
+        block is None
+        for group, table in zip(groups, tables, strict=True)
+        for block in table[group.num_expired_blocks(num_blocks * block_size, block_size) : num_blocks]
+    ):
+        num_blocks -= 1
+    return num_blocks
+
+
 def split_layers(windows: Sequence[int | None]) -> list[tuple[int, ...]]:
     """Which layers share a group, of layers with these windows: full attention first, then window by window.
 

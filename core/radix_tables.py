@@ -49,7 +49,7 @@ class RadixTables(BlockTables):
             )
         host = HostPool(0)
         super().__init__(pool, leaves, allocation, groups, block_size, log, host, prefix_caching, max_batch_tokens)
-        self.swapping = _NoSwapping(pool, host, block_size, log, prefix_caching)
+        self.swapping = _NoSwapping(pool, host, groups, block_size, log, prefix_caching)
         self.ignores_repeated_look_ups = ranking.ignores_repetition
         self.tree = leaves.tree
         self._locked: dict[Sequence, RadixNode[Block]] = {}

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from core.block_pool import BlockPool
 from core.decision_log import DecisionLog, Event
 from core.interfaces import Block
-from core.kv_group import group_key, group_parents
+from core.kv_group import KVGroup, group_key, group_parents, num_usable_blocks
 from core.plan import BlockCopy, StepPlan
 from core.request import Request, Sequence
 from core.swap import HostPool, SwappedBlock, SwappedKV
@@ -28,11 +28,18 @@ class Swapping:
     """Moves the KV of whole requests between the device's pool and the host's. It plans copies; others make them."""
 
     def __init__(
-        self, pool: BlockPool, host: HostPool, block_size: int, log: DecisionLog, prefix_caching: bool
+        self,
+        pool: BlockPool,
+        host: HostPool,
+        groups: tuple[KVGroup, ...],
+        block_size: int,
+        log: DecisionLog,
+        prefix_caching: bool,
     ) -> None:
         self.host = host
         self.num_requests = 0  # that are swapped out now
         self._pool = pool
+        self._groups = groups
         self._block_size = block_size
         self._log = log
         self._prefix_caching = prefix_caching
@@ -69,8 +76,8 @@ class Swapping:
     def find(self, request: Request) -> Restoration:
         """How the request would come back now: what is still resident is adopted, the rest loaded. Changes nothing.
 
-        A shared block that was left behind and has been evicted since ends the restored prefix there: the rest is
-        recomputed.
+        A shared block that was left behind and has been evicted since ends the restored prefix there, or before it if
+        a window has left what the next token would attend to: the rest is recomputed.
         """
         assert request.swapped is not None
         found = Restoration([], [])
@@ -83,6 +90,8 @@ class Swapping:
             for table in resident:
                 lost = (i for i, e in enumerate(table) if isinstance(e, SwappedBlock) and e.host_id is None)
                 num_blocks = min(num_blocks, next(lost, num_blocks))
+            if num_blocks * self._block_size < num_computed:
+                num_blocks = num_usable_blocks(self._groups, resident, num_blocks, self._block_size)
             restored = [table[:num_blocks] for table in resident]
             for entry in (entry for table in restored for entry in table):
                 if isinstance(entry, Block):

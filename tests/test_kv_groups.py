@@ -226,6 +226,42 @@ def test_a_preempted_request_comes_back_with_all_its_groups() -> None:
     assert bench.pool.num_referenced == 0
 
 
+SMALL_WINDOW = (KVGroup(1), KVGroup(1, window_tokens=8))
+
+
+def test_samples_that_come_back_find_the_window_that_their_lead_has_left() -> None:
+    """Two samples of nine prompt tokens are preempted late and computed again: the first may be far beyond the prompt
+    when the second starts where the prompt ends."""
+    bench = Bench(Settings(16, block_size=4, groups=SMALL_WINDOW, budget=64, full_prompt=False))
+    bench.add(4, 10)
+    request = bench.add(9, 10, TokenKeys(1, range(9), 4, 9), num_samples=2)
+    bench.drain()
+    assert request.num_preemptions > 0
+    assert request.num_produced_tokens == 20
+
+
+def test_a_swapped_text_that_lost_a_shared_block_goes_back_as_far_as_its_windows_allow() -> None:
+    """Two share 24 tokens. One is swapped out far beyond them, the other ends, and the pool forgets one shared block:
+    up to there full attention could go on, but the window's blocks were given up long ago."""
+    chosen = Settings(42, block_size=4, groups=SMALL_WINDOW, full_prompt=False, mode="swap", host_blocks=100)
+    bench = Bench(chosen)
+    bench.add(5, 60)
+    other = bench.add(25, 60, TokenKeys(0, [*range(24), *range(100, 200)], 4, 25))
+    victim = bench.add(25, 60, TokenKeys(1, [*range(24), *range(200, 300)], 4, 25))
+    bench.steps(34)
+    assert victim.swapped is not None
+    assert victim.swapped.num_computed == [56]
+    bench.cancel(other)
+    key, taken = victim.live[0].keys.key(5), []
+    while bench.pool.index.get(key) is not None:
+        taken += bench.pool.take(1, 9)
+    bench.pool.release(taken, 9)
+    assert bench.pool.index.get(victim.live[0].keys.key(4)) is not None, "five of the shared blocks are still there"
+    assert bench.scheduler.tables.swapping.find(victim).num_computed == [0]
+    bench.drain()
+    assert victim.outcome is Outcome.FINISHED
+
+
 @settings(max_examples=40, deadline=None, derandomize=True)
 @given(data=st.data())
 def test_windows_under_pressure(data: st.DataObject) -> None:

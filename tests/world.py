@@ -298,6 +298,10 @@ def check_integrity(scheduler: Scheduler) -> None:
     """Block states partition the pool, counts equal the tables, and the host holds what swapped requests need."""
     live = [sequence for request in scheduler.running for sequence in request.live]
     scheduler.tables.check_integrity([*live, *scheduler.kept])
+    for sequence in live:
+        for group, table in zip(scheduler.tables.groups, sequence.tables, strict=True):
+            num_expired = group.num_expired_blocks(sequence.num_computed, scheduler.tables.block_size)
+            assert None not in table[num_expired:], "a block that the next token attends to is missing"
     for request in scheduler.waiting:
         assert not any(table for sequence in request.sequences for table in sequence.tables), (
             "a waiting request has blocks"

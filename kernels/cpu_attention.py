@@ -1,4 +1,4 @@
-"""Paged attention on a CPU: whole blocks are gathered a cache's worth at a time, KV heads are not repeated.
+"""Paged attention on a CPU: whole blocks of keys are gathered, values are read where they lie, no head is repeated.
 
 The signatures are those of `kernels.reference`, which says what is computed. What a step's block tables imply (which
 slots are seen, the masks) is found once and serves every layer.
@@ -6,17 +6,20 @@ slots are seen, the masks) is found once and serves every layer.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.functional import scaled_dot_product_attention
+from torch.nn.functional import embedding_bag, pad, scaled_dot_product_attention
 
 from kernels import reference
 
 _GROUP_BYTES = 1 << 20
-"""Keys and values gathered at a time: they should still be in the core's own cache when they are used."""
+"""Keys gathered at a time by decodes: they should still be in the core's own cache when they are multiplied."""
+
+_WIDTH_MULTIPLE = 32
+"""Rows that are multiplied are padded to it: oneDNN's bf16 product reads on into the next row otherwise, where a NaN
+spoils the sum although its weight is zero (2.13.0, AMX)."""
 
 _TILE_QUERIES = 128
 """Queries of a prompt that attend together: keys after the last of them are not read."""
@@ -52,23 +55,10 @@ class CpuAttention:
         """Attention of one query per sequence, the newest token, over its cached tokens. See `kernels.reference`."""
         views = self._decodes.get(window)
         if views is None or views.block_tables is not block_tables or views.num_kv_tokens is not num_kv_tokens:
-            views = self._decodes[window] = _decode_views(block_tables, num_kv_tokens, k_cache, window)
-        num_seqs, num_heads, head_dim = query.shape
-        num_kv_heads = k_cache.shape[2]
-        # The query heads of one KV head are rows of one small matrix: no repeated keys.
-        grouped = query.reshape(num_seqs, num_kv_heads, num_heads // num_kv_heads, head_dim)
-        parts = [
-            scaled_dot_product_attention(
-                grouped[view.rows],
-                view.read(k_cache).transpose(1, 2),
-                view.read(v_cache).transpose(1, 2),
-                attn_mask=view.mask,
-                scale=scale,
-            )
-            for view in views.groups
-        ]
-        mixed = parts[0] if len(parts) == 1 else torch.cat(parts)
-        return mixed.reshape(num_seqs, num_heads, head_dim)
+            views = self._decodes[window] = _decode_views(query, k_cache, block_tables, num_kv_tokens, window)
+        spread = _spread(query, k_cache.shape[2])
+        parts = [_mix(spread[view.rows], k_cache, v_cache, view, scale) for view in views.groups]
+        return (parts[0] if len(parts) == 1 else torch.cat(parts)).view_as(query)
 
     def prefill_attention(
         self,
@@ -136,21 +126,20 @@ class CpuAttention:
         return mixed[..., :latent_dim]
 
 
-@dataclass(frozen=True, slots=True)
-class _GroupView:
-    """Decodes that are gathered together: blocks, slots of them that no query may see, and the mask that says so."""
+class _GroupView(NamedTuple):
+    """Decodes that are served together.
+
+    blocks: int64 [num_rows * num_columns], one row's after another's; a row's slots are those of its columns
+    is_hidden: bool [num_rows, 1, num_slots], slots that the row's query does not see
+    value_rows: int64 [num_rows * num_heads * num_slots], in the cache as rows of one head each; what is hidden reads
+    a visible slot. value_starts: int64 [num_rows * num_heads], where each head's begin.
+    """
 
     rows: slice
-    blocks: Tensor  # int64 [num_rows * num_columns], one row's after another's
-    hidden: Tensor  # int64 [num_hidden], among the gathered slots
-    mask: Tensor  # [num_rows, 1, 1, num_columns * block_size]: 0 or -inf
-
-    def read(self, cache: Tensor) -> Tensor:
-        """[num_rows, num_slots, num_kv_heads, head_dim]; hidden slots are zero, whatever lies in memory."""
-        slots = cache.index_select(0, self.blocks).flatten(0, 1)
-        if len(self.hidden):
-            slots.index_fill_(0, self.hidden, 0)
-        return slots.unflatten(0, (len(self.mask), -1))
+    blocks: Tensor
+    is_hidden: Tensor
+    value_rows: Tensor
+    value_starts: Tensor
 
 
 class _DecodeViews(NamedTuple):
@@ -159,29 +148,68 @@ class _DecodeViews(NamedTuple):
     groups: list[_GroupView]
 
 
-def _decode_views(block_tables: Tensor, num_kv_tokens: Tensor, cache: Tensor, window: int | None) -> _DecodeViews:
-    """Groups of neighbouring sequences whose keys and values take at most _GROUP_BYTES, or of one sequence."""
-    block_size = cache.shape[1]
-    end = num_kv_tokens[:, None]
-    first_visible = torch.zeros_like(end) if window is None else (end - window).clamp(min=0)
-    first_block = first_visible // block_size
-    num_columns = int((-(-end // block_size) - first_block).max())
-    bytes_per_seq = 2 * num_columns * cache[0].numel() * cache.element_size()
-    group_size = max(1, _GROUP_BYTES // bytes_per_seq)
-
+def _decode_views(
+    query: Tensor, cache: Tensor, block_tables: Tensor, num_kv_tokens: Tensor, window: int | None
+) -> _DecodeViews:
+    """Neighbouring sequences whose keys take at most _GROUP_BYTES each time, at least one."""
+    first = torch.zeros_like(num_kv_tokens) if window is None else (num_kv_tokens - window).clamp(min=0)
+    most_blocks = int((num_kv_tokens - first).max()) // cache.shape[1] + 2
+    num_together = max(1, _GROUP_BYTES // (most_blocks * cache[0].numel() * cache.element_size()))
     groups = []
-    for start in range(0, len(end), group_size):
-        rows = slice(start, min(start + group_size, len(end)))
-        last_block = (end[rows] - 1) // block_size
-        width = int((last_block - first_block[rows]).max()) + 1
-        columns = first_block[rows] + torch.arange(width)
-        blocks = block_tables[rows].gather(1, columns.minimum(last_block))
-        positions = (columns[:, :, None] * block_size + torch.arange(block_size)).flatten(1)
-        is_hidden = (positions >= end[rows]) | (positions < first_visible[rows])
-        mask = torch.zeros(is_hidden.shape, dtype=cache.dtype).masked_fill_(is_hidden, -torch.inf)
-        hidden = torch.nonzero(is_hidden.flatten()).flatten()
-        groups.append(_GroupView(rows, blocks.flatten(), hidden, mask[:, None, None, :]))
+    for start in range(0, len(block_tables), num_together):
+        rows = slice(start, min(start + num_together, len(block_tables)))
+        groups.append(_group_view(rows, block_tables[rows], first[rows, None], num_kv_tokens[rows, None], query, cache))
     return _DecodeViews(block_tables, num_kv_tokens, groups)
+
+
+def _group_view(
+    rows: slice, block_tables: Tensor, first: Tensor, end: Tensor, query: Tensor, cache: Tensor
+) -> _GroupView:
+    """Each row sees the positions first … end - 1 (both int64 [num_rows, 1])."""
+    _, block_size, num_kv_heads, _ = cache.shape
+    first_block, last_block = first // block_size, (end - 1) // block_size
+    columns = first_block + torch.arange(int((last_block - first_block).max()) + 1)
+    blocks = block_tables.gather(1, columns.minimum(last_block))
+    offsets = torch.arange(block_size)
+    positions = (columns.unsqueeze(2) * block_size + offsets).flatten(1)
+    is_hidden = (positions < first) | (positions >= end)
+
+    slots = (blocks.unsqueeze(2) * block_size + offsets).flatten(1)
+    visible = (first % block_size).expand_as(slots)  # the column of one that is
+    slots = torch.where(is_hidden, slots.gather(1, visible), slots)
+    by_head = slots.unsqueeze(1) * num_kv_heads + torch.arange(num_kv_heads).unsqueeze(1)
+    value_rows = by_head.repeat_interleave(query.shape[1] // num_kv_heads, dim=1)
+    value_starts = torch.arange(0, value_rows.numel(), slots.shape[1])
+    return _GroupView(rows, blocks.flatten(), is_hidden.unsqueeze(1), value_rows.flatten(), value_starts)
+
+
+def _spread(query: Tensor, num_kv_heads: int) -> Tensor:
+    """[num_seqs, num_heads, num_kv_heads * head_dim]: each head in the columns of its KV head, zero elsewhere.
+
+    So one product with a token's keys of all heads, as they lie in memory, gives the scores of all heads. That is
+    num_kv_heads times the multiplications, and was faster than to sort the keys by head at 1 to 32 KV heads.
+    """
+    num_seqs, num_heads, head_dim = query.shape
+    own = torch.eye(num_kv_heads, dtype=query.dtype).view(num_kv_heads, 1, num_kv_heads, 1)
+    grouped = query.reshape(num_seqs, num_kv_heads, num_heads // num_kv_heads, 1, head_dim)
+    return _padded((grouped * own).view(num_seqs, num_heads, -1))
+
+
+def _mix(spread: Tensor, k_cache: Tensor, v_cache: Tensor, view: _GroupView, scale: float) -> Tensor:
+    """[num_rows * num_heads, head_dim]"""
+    key = _padded(k_cache.index_select(0, view.blocks).flatten(2)).view(len(spread), -1, spread.shape[2])
+    scores = torch.bmm(key, spread.transpose(1, 2)).transpose(1, 2).float().mul_(scale)
+    # Hidden slots may hold anything, NaN too: their scores are overwritten.
+    share = scores.masked_fill_(view.is_hidden, -torch.inf).softmax(dim=-1).to(v_cache.dtype)
+    mixed: Tensor = embedding_bag(
+        view.value_rows, v_cache.flatten(0, 2), view.value_starts, mode="sum", per_sample_weights=share.flatten()
+    )
+    return mixed
+
+
+def _padded(rows: Tensor) -> Tensor:
+    num_missing = -rows.shape[-1] % _WIDTH_MULTIPLE
+    return pad(rows, (0, num_missing)) if num_missing else rows
 
 
 class _Tile(NamedTuple):

@@ -14,7 +14,7 @@ from torch.nn.functional import embedding_bag, pad, scaled_dot_product_attention
 
 from kernels import reference
 
-_GROUP_BYTES = 1 << 20
+_GROUP_BYTES = 2 << 20
 """Keys gathered at a time by decodes: they should still be in the core's own cache when they are multiplied."""
 
 _WIDTH_MULTIPLE = 32

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -11,6 +12,7 @@ from omegaconf import DictConfig
 
 from core.errors import InputError
 from core.model_shape import ModelShape
+from engine.cpu import keep_freed_memory, oversubscription, usable_cpus
 from engine.decoder_shape import DecoderShape
 from engine.decoder_weights import DecoderWeights
 from engine.kernel_sets import kernels_for
@@ -54,6 +56,7 @@ class EngineSetup:
     new_output_mode: Callable[[], OutputMode]
     settings: DictConfig  # the `engine` block
     memory: MemoryBudget | None  # of a GPU
+    threads_notice: str  # empty where the threads fit the CPUs
 
 
 def load_engine_setup(
@@ -66,6 +69,7 @@ def load_engine_setup(
     if config.cluster.num_replicas > 1:
         raise InputError(f"cluster.num_replicas={config.cluster.num_replicas}: the engine is one replica; expected 1")
     torch.set_num_threads(config.engine.threads)
+    keep_freed_memory()
     shape: ModelShape = instantiate_one(config.model, "model")
     loaded = model or load_model(config, shape)
     budget = memory_budget(config, loaded.decoder)
@@ -94,7 +98,8 @@ def load_engine_setup(
         experiment = experiment.with_recorded_outputs()
     tokens = TraceTokens(experiment.trace, loaded.codec.encode_corpus(corpus_text()), shape.vocab_size)
     new_output_mode = partial(_new_output_mode, mode, shape.name, loaded.eos_ids)
-    return EngineSetup(experiment, loaded, tokens, new_output_mode, config.engine, budget)
+    crowding = oversubscription(config.engine.threads, os.environ, usable_cpus())
+    return EngineSetup(experiment, loaded, tokens, new_output_mode, config.engine, budget, crowding)
 
 
 def _blocks_that_fit(config: DictConfig, decoder: Decoder, budget: MemoryBudget | None) -> int:

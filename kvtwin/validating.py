@@ -62,7 +62,7 @@ def validate_config(config: DictConfig) -> Validation:
     model = load_model(config, instantiate_one(config.model, "model"))
     calibrator = load_engine_run(_calibration_config(config), model=model)
     runner = load_engine_run(config, model=model)
-    notices = [model.notice] if model.notice else []
+    notices = [notice for notice in (model.notice, runner.setup.threads_notice) if notice]
     with run_folder(runner.setup.experiment.config) as folder:
         try:
             _run(load_engine_run(_warm_up_config(config), model=model), "warm-up")

@@ -21,6 +21,7 @@ def _job(config: DictConfig) -> JobOutcome:
     write_report = report_writer(config)
     runner = load_engine_run(config)
     note(runner.setup.model.notice)
+    note(runner.setup.threads_notice)
     note(str(runner.setup.memory or ""))
     with run_folder(runner.setup.experiment.config) as folder:
         records = runner.run().records

@@ -116,9 +116,26 @@ def _simulate_together(experiment: Experiment, watch: Watch) -> list[ReplicaReco
     _run(
         lambda cost: run_fleet(experiment.source(), schedulers, cost, make_policy, _beams(experiment)),
         watch,
-        lambda: sum(len(scheduler.recorder.requests) for scheduler in schedulers),
+        _NumDone(schedulers),
     )
     return [replica_records(scheduler, keeps_decisions(experiment)) for scheduler in schedulers]
+
+
+class _NumDone:
+    """How many requests are done in a fleet, counted anew once in a while: it is asked at every plan."""
+
+    _INTERVAL_PLANS = 256
+
+    def __init__(self, schedulers: Sequence[Scheduler]) -> None:
+        self._schedulers = schedulers
+        self._num_asked = 0
+        self._num_done = 0
+
+    def __call__(self) -> int:
+        self._num_asked += 1
+        if self._num_asked % self._INTERVAL_PLANS == 0:
+            self._num_done = sum(len(scheduler.recorder.requests) for scheduler in self._schedulers)
+        return self._num_done
 
 
 @dataclass(frozen=True)

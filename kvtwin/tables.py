@@ -10,6 +10,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from kvtwin import fleet_figures
 from kvtwin.agreement import is_within_spread
 from kvtwin.formatting import (
     COMPARED,
@@ -65,17 +66,6 @@ SWEEP_FIGURES = {
 }
 
 
-FLEET_FIGURES = {
-    "num_requests": "Requests",
-    "prompt_tokens": "Prompt tokens",
-    "prefix_hit_tokens": "Prefix hit tokens",
-    "output_tokens": "Output tokens",
-    "referenced_blocks": "Blocks in use, time mean",
-    "num_evictions": "Evictions",
-    "num_preemptions": "Preemptions",
-}
-
-
 def print_tables(*tables: RenderableType, file: TextIO | None = None) -> None:
     """Write tables to `file` (default: standard output), without colour and unwrapped unless it is a terminal."""
     console = _console(file)
@@ -116,16 +106,13 @@ def run_table(summary: Mapping[str, Any]) -> Group:
 
 
 def fleet_table(fleet: Mapping[str, Any]) -> Table:
-    """How the work was spread: least, mean and most of a replica, and most over mean. A row a figure."""
+    """How the work was spread over the replicas. A row a figure."""
     table = new_table()
-    table.add_column(f"{fleet['num_replicas']:,} replicas")
-    for column in ("min", "mean", "max", "max/mean"):
+    table.add_column(fleet_figures.heading(fleet))
+    for column in fleet_figures.COLUMNS:
         table.add_column(column, justify="right")
-    for name, label in FLEET_FIGURES.items():
-        values = fleet["replicas"][name]
-        mean = sum(values) / len(values)
-        shown = [f"{value:,.0f}" for value in (min(values), mean, max(values))]
-        table.add_row(label, *shown, f"{max(values) / mean:.2f}" if mean else NOTHING)
+    for row in fleet_figures.spread_rows(fleet):
+        table.add_row(*row)
     return table
 
 

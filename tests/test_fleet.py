@@ -161,3 +161,23 @@ def test_the_engine_is_one_replica(command):
     assert refusals(command)("engine", "cluster.num_replicas=2").startswith(
         "cluster.num_replicas=2: the engine is one replica; expected 1"
     )
+
+
+def test_charts_over_time_add_the_replicas_up():
+    """Ten blocks each, one request of one block at 0 s and one at 1000 s, four steps each; then the block is cached."""
+    from kvtwin.report.fleet_series import on_one_clock
+
+    run = kvtwin.simulate(
+        two_requests_far_apart(), routing="round_robin", cluster={"num_replicas": 2}, pool={"num_blocks": 10}
+    )
+    steps = on_one_clock(run).steps
+    assert (steps["num_running"][0], steps["num_referenced_blocks"][0], steps["num_free_blocks"][0]) == (1, 1, 19)
+    assert (steps["num_running"][1000], steps["num_referenced_blocks"][1000]) == (0, 0)
+    assert steps["num_preemptions"].sum() == 0
+
+
+def test_a_report_shows_each_replica(command):
+    assert command("sim", "trace.limit=30", "cluster.num_replicas=2", "out=run", "report=true").status == 0
+    page = Path("run/report.html").read_text()
+    assert "Routed by RoundRobin. max/mean is 1 where all have the same." in page
+    assert page.count('<th scope="row">1</th>') == 1

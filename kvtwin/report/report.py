@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from core.errors import InputError
+from kvtwin import fleet_figures
 from kvtwin.agreement import is_within_spread
 from kvtwin.comparison import LATENCIES
 from kvtwin.formatting import COMPARED, NOTHING, error_text, metric_label, metric_text, ratio_text, spread_text
 from kvtwin.report import verdict as words
 from kvtwin.report.figure import MEASURED, SIMULATED, Chart, Side
+from kvtwin.report.fleet_series import on_one_clock
 from kvtwin.report.latency_charts import latency_cdf, latency_scatter
 from kvtwin.report.page import Section, Tile, chart_grid, code, render_page, table, tiles
 from kvtwin.report.time_charts import kv_use, load, waste
@@ -30,6 +32,7 @@ _TILES = (
     "kv_utilization_ratio.time_mean",
     "kv_utilization_ratio.peak",
 )
+_MOST_REPLICAS = 256  # that are listed one by one
 _PERCENTILES = ("mean", "p50", "p90", "p95", "p99", "max")
 
 
@@ -84,7 +87,8 @@ def write_report(
 def write_run_report(path: Path, run: Run, notices: Sequence[str] = ()) -> None:
     """Write one run as one offline HTML file; raises InputError when plotly is not installed."""
     is_engine = run.summary.get("kind") == "engine"
-    side = Side("measured", MEASURED, [run]) if is_engine else Side("simulated", SIMULATED, [run])
+    drawn = on_one_clock(run)
+    side = Side("measured", MEASURED, [drawn]) if is_engine else Side("simulated", SIMULATED, [drawn])
     cdfs = [latency_cdf(name, [side]) for name in LATENCIES]
     over_time = _over_time([side])
     verdict = words.run_verdict(run)
@@ -93,7 +97,8 @@ def write_run_report(path: Path, run: Run, notices: Sequence[str] = ()) -> None:
         Section("Key figures", "", tiles([Tile(metric_label(name), _value(metrics, name)) for name in _TILES])),
         Section("Latency", "", _latency_table(metrics)),
         Section("Latency distributions", "Share of requests no slower than the time on the x axis.", chart_grid(cdfs)),
-        Section("Over time", "", chart_grid(over_time)),
+        *_fleet(run),
+        Section("Over time", "All replicas together." if "fleet" in run.summary else "", chart_grid(over_time)),
         _configuration([run]),
     ]
     page = render_page(
@@ -202,6 +207,17 @@ def _latency_table(metrics: Mapping[str, Any]) -> str:
         for name in names
     ]
     return _panel(table(("latency", *_PERCENTILES, "n"), rows))
+
+
+def _fleet(run: Run) -> list[Section]:
+    """How the work was spread, of a run of several replicas."""
+    if "fleet" not in run.summary:
+        return []
+    fleet = run.summary["fleet"]
+    spread = table((fleet_figures.heading(fleet), *fleet_figures.COLUMNS), fleet_figures.spread_rows(fleet))
+    each = table(("replica", *fleet_figures.FIGURES.values()), fleet_figures.replica_rows(fleet)[:_MOST_REPLICAS])
+    lead = f"Routed by {fleet['routing'].rpartition('.')[2]}. max/mean is 1 where all have the same."
+    return [Section("Replicas", lead, _panel(f"{spread}{each}"))]
 
 
 def _time_lead(engine_runs: Sequence[Run]) -> str:

@@ -5,7 +5,7 @@
     python benchmarks/fleet.py --day 20                        # a day of 20 replicas with 10,000 requests each
     python benchmarks/fleet.py --day 1000 --shards 2           # of 1,000 replicas and 10 million requests
 
-Requests have the lengths of the Azure conversation trace (recipe azure_conv_like), every replica the same load, and caching
+Requests have the lengths of the Azure conversation trace (recipe azure_conv_like), replicas the same load, and caching
 is off. CPU-seconds of all processes, from the trace in memory to the metrics, decisions digested; the cases take
 turns, and the median is told. Nothing is extrapolated.
 """

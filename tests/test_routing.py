@@ -10,6 +10,8 @@ import pytest
 from fleets import places, simulate_fleet
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from omegaconf import OmegaConf
+from shapes import CONF, bundled
 from test_spans import assert_equal, assert_sound
 from workloads import Workload, workloads
 from world import Run, Settings, trace_of
@@ -236,3 +238,14 @@ def test_an_arrival_on_a_boundary_does_not_see_the_end_of_that_step():
     assert places(runs) == [0, 1, 0]
     runs = simulate_fleet(trace_of([0, 0, 2.5], [4] * 3, [9, 2, 1]), Settings(10), 2, LeastOutstanding)
     assert places(runs) == [0, 1, 1]
+
+
+# ---- the guide --------------------------------------------------------------------------------------------------
+
+
+def test_the_guide_names_every_policy_and_its_parameters():
+    guide = (CONF.parent / "docs" / "routing.md").read_text()
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in guide.splitlines() if line.startswith("| `")]
+    told = {row[0].strip("`"): {word.strip("` ") for word in row[2].split(",")} - {""} for row in rows}
+    files = {name: OmegaConf.load(CONF / "routing" / f"{name}.yaml") for name in bundled("routing") if name != "own"}
+    assert told == {name: set(map(str, config)) - {"_target_"} for name, config in files.items()}

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
 from core.errors import InputError
 from core.interfaces import PolicyEnv
 from core.routing import RoutingPolicy
+from core.scheduler import Scheduler
 from kvtwin.experiment import Experiment
 from kvtwin.foreseeing import is_clairvoyant
 from kvtwin.placement import Placement, looks_at_replicas, placement_of, why_together

@@ -270,6 +270,20 @@ class Express:
         self._lengthen(max(self._horizon(), self.end_ps + 1))
         return True
 
+    @property
+    def span_end_ps(self) -> int:
+        """When the span in flight ends if it is not cut short, all of its steps taken."""
+        return self._now_ps + even_total_ps(self._first_ps, self._growth_ps, self._max_steps)
+
+    def catch_up(self, until_ps: float) -> None:
+        """Takes the steps of the span in flight that begin before `until_ps`; `end_ps` is then when they end."""
+        if self._num_steps < self._max_steps:
+            self._lengthen(until_ps)
+
+    def land(self) -> None:
+        """The span in flight ends with the steps that were taken."""
+        self._land()
+
     def _lengthen(self, until_ps: float) -> None:
         """To all steps that begin before the horizon."""
         first_ps, growth_ps, num_steps = self._first_ps, self._growth_ps, self._max_steps

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import IntEnum
+from math import inf
 
 import simpy
 from simpy.events import NORMAL, URGENT, EventPriority
@@ -11,10 +12,11 @@ from simpy.events import NORMAL, URGENT, EventPriority
 from core.durations import total_ps
 from core.request import Request, Sequence
 from core.scheduler import Scheduler
-from core.source import Input
+from core.source import Input, InputKind
 from sim.beam_model import BeamModel
 from sim.cluster import Replica
 from sim.executor import CostExecutor
+from sim.express import Express, Stop
 
 
 class Phase(IntEnum):
@@ -59,7 +61,11 @@ class Instant:
 
 
 class FleetReplica(Replica):
-    """Ends its steps before any replica plans, and plans when all inputs of the instant are in."""
+    """Ends its steps before any replica plans, and plans when all inputs of the instant are in.
+
+    Where other replicas have events all the time, a look ahead to the next one would end each span after a step. So a
+    span of plain steps flies to its end, and takes the blocks of its steps when somebody asks for them.
+    """
 
     def __init__(
         self, instant: Instant, number: int, scheduler: Scheduler, executor: CostExecutor, beams: BeamModel
@@ -69,39 +75,74 @@ class FleetReplica(Replica):
         self._number = number
         self._is_due = False  # to plan within this instant
         self.is_planning = False
+        if self._express is not None:
+            self._express = Express(scheduler, executor.cost, self._just_now, self._tell)
+
+    def _just_now(self) -> float:
+        """Nobody knows what comes after this instant."""
+        return self._env.now + 1
+
+    def _tell(self, requests: list[Request], now_ps: int) -> None:
+        self.on_done(requests, now_ps)
 
     def catch_up(self) -> None:
         """Steps that have begun take their blocks."""
-        if self._plan is not None:
+        if self._flies:
+            assert self._express is not None
+            self._express.catch_up(self._instant.horizon_ps)
+        elif self._plan is not None:
             self._scheduler.extend(self._plan, self._executor.begun(self._instant.horizon_ps))
 
     def take(self, given: Input) -> None:
         """An arrival or a cancellation, now."""
-        if self._instant.phase is Phase.FOLLOW_UPS and self._step_ends_now():
-            self._end_plan()
         self.catch_up()
+        if self._instant.phase is Phase.FOLLOW_UPS and self._step_ends_now():
+            self._end()
+        if self._flies and given.kind is InputKind.CANCEL:
+            self._make_a_plan()
         must_cut = self._hand_over(given)
-        if self._plan is None:
+        if self._flies:
+            if must_cut and not self._must_land:
+                self._must_land = True
+                self._wake_at_end_of_step()
+        elif self._plan is None:
             self._plan_soon()
         elif must_cut:
             self._wake_after(self._executor.cut(self._instant.horizon_ps) - int(self._env.now))
 
+    def _wake_at_end_of_step(self) -> None:
+        assert self._express is not None
+        self._alarm = None
+        self._wake_after(self._express.end_ps - int(self._env.now))
+
     def _step_ends_now(self) -> bool:
-        """Is this a boundary within its span? As single steps, it would have ended before."""
-        if self._plan is None:
-            return False
+        """Is this a boundary within its span? As single steps, it would have ended before. The span is cut there."""
         now_ps = int(self._env.now)
-        if self._plan.start_ps + total_ps(self._executor.begun(now_ps)) != now_ps:
+        if self._flies:
+            assert self._express is not None
+            self._must_land = self._must_land or self._express.end_ps == now_ps
+            return self._express.end_ps == now_ps
+        if self._plan is None or self._plan.start_ps + total_ps(self._executor.begun(now_ps)) != now_ps:
             return False
         self._executor.cut(now_ps)
-        self._alarm = None
         return True
+
+    def _end(self) -> None:
+        """What runs ends now."""
+        self._alarm = None
+        if not self._flies:
+            self._end_plan()
+            return
+        assert self._express is not None
+        if not self._must_land:
+            self._express.catch_up(inf)
+        self._flies = self._must_land = False
+        self._express.land()
 
     def _on_alarm(self, alarm: simpy.Event) -> None:
         if alarm is not self._alarm:
             return  # stale: the span was cut
-        self._alarm = None
-        self._end_plan()
+        self._end()
         if self._instant.is_over() and not self._is_due:
             self._plan_now()
         else:
@@ -116,8 +157,12 @@ class FleetReplica(Replica):
     def _plan_now(self) -> None:
         self._is_due = False
         self.is_planning = True
-        self._plan_by_rule(int(self._env.now))
+        self._begin_step()
         self.is_planning = False
+
+    def _halt(self, stop: Stop, at_ps: int) -> None:
+        assert self._express is not None
+        super()._halt(stop, self._express.span_end_ps if stop is Stop.FLYING else at_ps)
 
 
 class LiveView:

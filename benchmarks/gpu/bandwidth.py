@@ -128,7 +128,7 @@ def _copy_calls(setting: Setting) -> Iterator[Call]:
 
 
 def _element_calls(setting: Setting) -> Iterator[Call]:
-    """Norms, gate and rotation, at as many tokens as make them read about `copied_bytes`."""
+    """Norms, gate and rotation, at as many tokens as make the gate, the widest, read `copied_bytes`."""
     shape, device = setting.sizes.shape, setting.device
     num_tokens = max(2, setting.sizes.copied_bytes // (2 * shape.intermediate * DTYPE.itemsize))
     work = f"{num_tokens:,} tokens"

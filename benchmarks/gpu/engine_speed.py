@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from benchmarks.gpu.bandwidth import Ceiling, measure_ceiling
+from benchmarks.gpu.bandwidth import measure_ceiling
 from benchmarks.gpu.stage import Findings, Row, Setting
 from benchmarks.gpu.timing import median_s
 from engine.batch import BatchItem, build_batch
+from engine.decode_graphs import CudaRecorder, GraphedDecoder
 from engine.decoder_shape import DecoderShape
 from engine.decoder_weights import DecoderWeights, LayerWeights
 from engine.kv_cache import PagedKV, allocate_kv, kv_block_bytes
@@ -34,12 +36,16 @@ def run(setting: Setting) -> Findings:
     findings.rows.append({"step": "weights", "num_bytes": weight_bytes, **ceiling._asdict()})
     kv, num_tokens = _memory(setting)
     for batch in sizes.engine_batches:
-        for chunk_tokens in (0, sizes.engine_chunk_tokens) if batch == sizes.engine_batches[-1] else (0,):
-            row = _step_row(decoder, kv, batch, chunk_tokens, num_tokens, setting)
-            findings.rows.append(_beside_floor(row, batch, weight_bytes, ceiling, sizes.shape))
-            if setting.is_gpu and not chunk_tokens and batch in ASKED_FLOOR_SHARE and "floor_share" in row:
-                findings.ask(f"decode step {row['step']}", row["floor_share"], ASKED_FLOOR_SHARE[batch])
-    findings.rows.append(_step_row(decoder, kv, (0, 0), sizes.engine_chunk_tokens, num_tokens, setting))
+        row = _step_row(decoder, kv, batch, 0, num_tokens, setting)
+        findings.rows.append(row)
+        if "skipped" in row:
+            continue
+        floor_s = (weight_bytes + math.prod(batch) * kv_block_bytes(sizes.shape, 1, DTYPE)) / ceiling.bytes_per_s
+        row |= {"floor_s": floor_s, "floor_share": floor_s / min(row["seconds"], row["graphed_s"])}
+        if setting.is_gpu and batch in ASKED_FLOOR_SHARE:
+            findings.ask(f"decode step {row['step']}", row["floor_share"], ASKED_FLOOR_SHARE[batch])
+    for batch in (sizes.engine_batches[-1], (0, 0)):
+        findings.rows.append(_step_row(decoder, kv, batch, sizes.engine_chunk_tokens, num_tokens, setting))
     return findings
 
 
@@ -83,7 +89,7 @@ def _memory(setting: Setting) -> tuple[PagedKV, int]:
 
 
 def _step_row(decoder: Decoder, kv: PagedKV, batch: Batch, chunk_tokens: int, num_tokens: int, setting: Setting) -> Row:
-    """Times `batch` decodes together with a prompt's first chunk of `chunk_tokens`."""
+    """Times `batch` decodes together with a prompt's first chunk of `chunk_tokens`; decodes alone also as a graph."""
     num_seqs, length = batch
     parts = [f"{num_seqs} x {length:,} decode"] * bool(num_seqs) + [f"{chunk_tokens:,} prefill"] * bool(chunk_tokens)
     row: Row = {"step": " + ".join(parts)}
@@ -100,13 +106,9 @@ def _step_row(decoder: Decoder, kv: PagedKV, batch: Batch, chunk_tokens: int, nu
         items.append(BatchItem([1] * chunk_tokens, 0, [order[num_blocks - chunk_blocks : num_blocks]], True))
     packed = build_batch(items, BLOCK_SIZE, setting.device)
     seconds = median_s(lambda: decoder.forward(packed, kv), setting.device, setting.sizes.num_runs)
-    return row | {"seconds": seconds, "tokens_per_s": (num_seqs + chunk_tokens) / seconds}
-
-
-def _beside_floor(row: Row, batch: Batch, weight_bytes: int, ceiling: Ceiling, shape: DecoderShape) -> Row:
-    """The row, with the time in which weights and KV could be read at the copy's rate."""
-    num_seqs, length = batch
-    kv_bytes = num_seqs * length * kv_block_bytes(shape, 1, DTYPE)
-    floor_s = (weight_bytes + kv_bytes) / ceiling.bytes_per_s
-    row |= {"floor_s": floor_s}
-    return row | ({"floor_share": floor_s / row["seconds"]} if "seconds" in row else {})
+    row |= {"seconds": seconds, "tokens_per_s": (num_seqs + chunk_tokens) / seconds}
+    if not chunk_tokens:
+        record = CudaRecorder() if setting.is_gpu else lambda run: run
+        graphed = GraphedDecoder(decoder, kv, [num_seqs], blocks_each, record)
+        row["graphed_s"] = median_s(lambda: graphed.forward(packed, kv), setting.device, setting.sizes.num_runs)
+    return row

@@ -12,14 +12,14 @@ from torch import Tensor
 from engine.batch import BatchInput
 from engine.decoder_shape import DecoderShape, KVPlace
 from engine.decoder_weights import HeadWeights
-from engine.kv_cache import PagedKV
+from engine.kv_cache import BlockKernels, PagedKV
 from engine.projection import projection
 from engine.rope import Angles
 from kernels.reference import rotate
 
 
-class DecoderKernels(Protocol):
-    """The functions of `kernels.reference` that a forward pass calls; any faster set has the same signatures."""
+class DecoderKernels(BlockKernels, Protocol):
+    """The functions of `kernels.reference` that an engine calls; any faster set has the same signatures."""
 
     rms_norm: Callable[[Tensor, Tensor, float], Tensor]
     add_rms_norm: Callable[[Tensor, Tensor, Tensor, float], tuple[Tensor, Tensor]]

@@ -11,7 +11,10 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from engine.attention import DecoderKernels
 from engine.batch import BatchInput, GroupTables
+from engine.decoder_shape import DecoderShape
+from engine.kernel_sets import knows_padding
 from engine.kv_cache import PagedKV
 from engine.model import Decoder
 
@@ -29,10 +32,23 @@ def recorded_sizes(max_num_seqs: int) -> list[int]:
     return [*(size for size in sizes if size < max_num_seqs), max_num_seqs]
 
 
+def obstacle_to_graphs(shape: DecoderShape, kernels: DecoderKernels, device: torch.device) -> str | None:
+    """Why steps of this decoder cannot be recorded, or None."""
+    if device.type != "cuda":
+        return f"graphs are CUDA's, the engine runs on {device.type}"
+    if shape.experts is not None:
+        return "a mixture of experts waits for the device in every layer"
+    if shape.latent is not None:
+        return "latents are cached without regard to padding"
+    if not knows_padding(kernels):
+        return "only Triton's kernels know rows of padding"
+    return None
+
+
 class GraphedDecoder:
     """A decoder whose steps of decodes only are replayed; any other step runs as before.
 
-    Its kernels must know padding, as `kernels.fast` does, and must not wait for the device.
+    It must be free of what `obstacle_to_graphs` names, but for the device.
     """
 
     def __init__(

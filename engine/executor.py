@@ -16,7 +16,6 @@ from core.request import Request, Sequence
 from engine.batch import BatchInput, BatchItem, build_batch
 from engine.beams import BeamSearches
 from engine.kv_cache import PagedKV
-from engine.model import Decoder
 from engine.sampling import sample
 from engine.shadow import Shadow
 from engine.step_row import StepRow
@@ -65,6 +64,15 @@ class PreparedStep(NamedTuple):
     rows: SequenceOf[StepRow]
 
 
+class StepDecoder(Protocol):
+    """A `Decoder`, or what stands in for it."""
+
+    @property
+    def device(self) -> torch.device: ...
+
+    def forward(self, batch: BatchInput, kv: PagedKV) -> Tensor: ...
+
+
 class BlockMemory(Protocol):
     """What whole blocks are copied in: keys and values, and their shadow."""
 
@@ -82,7 +90,7 @@ class TorchExecutor:
 
     def __init__(
         self,
-        decoder: Decoder,
+        decoder: StepDecoder,
         kv: PagedKV,
         host_kv: PagedKV | None,
         tokens: TokenStore,

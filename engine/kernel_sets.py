@@ -32,6 +32,11 @@ def kernels_for(name: str, shape: DecoderShape, device: torch.device) -> Decoder
     return reference if _obstacle_to_triton(shape, device) else _triton_kernels()
 
 
+def knows_padding(kernels: DecoderKernels) -> bool:
+    """Whether the set caches nothing for a row whose slot is -1, and attends to nothing where there are no tokens."""
+    return find_spec("triton") is not None and kernels is _triton_kernels()
+
+
 def _triton_kernels() -> DecoderKernels:
     from kernels import fast  # Triton is imported where it runs
 
@@ -44,9 +49,12 @@ def _obstacle_to_triton(shape: DecoderShape, device: torch.device) -> str | None
         return "Triton is not installed"
     from kernels.attention_checks import MAX_HEAD_DIM, MAX_LATENT_DIM, MAX_ROPE_DIM
     from kernels.interpreter import INTERPRETED
+    from kernels.rms_norm import MAX_HIDDEN
 
     if device.type == "cpu" and not INTERPRETED:
         return "it compiles for GPUs, and interprets on a CPU only with TRITON_INTERPRET=1 in the environment"
+    if shape.hidden > MAX_HIDDEN:
+        return f"hidden states of {shape.hidden}, it has kernels for up to {MAX_HIDDEN}"
     latent = shape.latent
     if latent is None and shape.head_dim > MAX_HEAD_DIM:
         return f"heads of {shape.head_dim}, it has kernels for up to {MAX_HEAD_DIM}"

@@ -35,7 +35,7 @@ class Decoder:
     def __init__(self, shape: DecoderShape, weights: DecoderWeights, kernels: DecoderKernels | None = None) -> None:
         self.shape = shape
         self.weights = weights
-        self._kernels = kernels = kernels or kernels_for("auto", shape, self.device)
+        self.kernels = kernels = kernels or kernels_for("auto", shape, self.device)
         self._layers = [
             _Layer(layer, _attention(shape, layer, place, kernels), _mlp(shape, layer, index, kernels))
             for index, (layer, place) in enumerate(zip(weights.layers, shape.kv_places(), strict=True))
@@ -61,7 +61,7 @@ class Decoder:
             x = x * torch.tensor(self.shape.embedding_scale, dtype=x.dtype)  # rounded as the weights are (Gemma)
         for weights, attend, mlp in self._layers:
             mixed = self._normed(attend(self._normed(x, weights.attn_norm), step), weights.attn_post_norm)
-            normed, x = self._kernels.add_rms_norm(mixed, x, weights.mlp_norm, self.shape.norm_eps)
+            normed, x = self.kernels.add_rms_norm(mixed, x, weights.mlp_norm, self.shape.norm_eps)
             x = self._normed(mlp(normed), weights.mlp_post_norm).add_(x)
         sampled = self._normed(x[batch.sample_rows], self.weights.final_norm)
         return self._head(sampled).float()
@@ -72,7 +72,7 @@ class Decoder:
         return StepContext(batch, kv, angles, angles if is_same else self._window_angles.at(batch.positions))
 
     def _normed(self, x: Tensor, weight: Tensor | None) -> Tensor:
-        return x if weight is None else self._kernels.rms_norm(x, weight, self.shape.norm_eps)
+        return x if weight is None else self.kernels.rms_norm(x, weight, self.shape.norm_eps)
 
 
 def _attention(

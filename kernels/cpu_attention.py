@@ -37,6 +37,9 @@ class CpuAttention:
     rms_norm = staticmethod(reference.rms_norm)
     add_rms_norm = staticmethod(reference.add_rms_norm)
     swiglu = staticmethod(reference.swiglu)
+    copy_blocks = staticmethod(reference.copy_blocks)
+    gather_blocks = staticmethod(reference.gather_blocks)
+    scatter_blocks = staticmethod(reference.scatter_blocks)
 
     def __init__(self) -> None:
         self._decodes: dict[int | None, _DecodeViews] = {}

@@ -21,7 +21,8 @@ from core.plan import StepPlan
 from core.scheduler import Scheduler
 from core.units import PS_PER_S
 from engine.clock import DriftProbe, EngineClock, ProbeReading, engine_clock
-from engine.executor import PreparedStep, Sampling, StepOutput, TorchExecutor
+from engine.decode_graphs import CudaRecorder, GraphedDecoder, recorded_sizes
+from engine.executor import PreparedStep, Sampling, StepDecoder, StepOutput, TorchExecutor
 from engine.kv_cache import PagedKV, allocate_kv, kv_block_bytes
 from engine.loop import EngineLoop, run_by_turns
 from engine.run import new_loop
@@ -107,7 +108,16 @@ class EngineRunner:
         tokens = TokenStore(setup.tokens, setup.new_output_mode(), decoder.shape.max_positions)
         settings = setup.settings
         sampling = Sampling(settings.temperature, setup.experiment.seed, settings.top_k, settings.top_p)
-        return TorchExecutor(decoder, kv, host, tokens, sampling, shadow)
+        return TorchExecutor(self._stepping(kv), kv, host, tokens, sampling, shadow)
+
+    def _stepping(self, kv: PagedKV) -> StepDecoder:
+        """The decoder, its steps of decodes recorded if that is asked for."""
+        decoder, scheduler = self.setup.model.decoder, self.setup.experiment.scheduler
+        if not self.setup.settings.cuda_graphs:
+            return decoder
+        most_tokens = min(scheduler.max_model_len or decoder.shape.max_positions, decoder.shape.max_positions)
+        sizes = recorded_sizes(scheduler.max_num_seqs)
+        return GraphedDecoder(decoder, kv, sizes, -(-most_tokens // kv.block_size), CudaRecorder())
 
     def _allocate(self) -> tuple[PagedKV, PagedKV | None]:
         """KV memory on the device and, for swapping, on the host."""
@@ -117,7 +127,7 @@ class EngineRunner:
         allocate = partial(allocate_kv, decoder.shape, block_size=size, dtype=decoder.dtype)
         try:
             host = allocate(num_blocks=pool.host_blocks, device="cpu") if pool.host_blocks else None
-            return allocate(num_blocks=num_ids, device=decoder.device), host
+            return allocate(num_blocks=num_ids, device=decoder.device, kernels=decoder.kernels), host
         except (RuntimeError, MemoryError):  # torch's allocators raise RuntimeError
             num_bytes = (num_ids + pool.host_blocks) * kv_block_bytes(decoder.shape, size, decoder.dtype)
             raise InputError(

@@ -13,6 +13,7 @@ from omegaconf import DictConfig
 from core.errors import InputError
 from core.model_shape import ModelShape
 from engine.cpu import keep_freed_memory, oversubscription, usable_cpus
+from engine.decode_graphs import obstacle_to_graphs
 from engine.decoder_shape import DecoderShape
 from engine.decoder_weights import DecoderWeights
 from engine.kernel_sets import kernels_for
@@ -72,6 +73,7 @@ def load_engine_setup(
     keep_freed_memory()
     shape: ModelShape = instantiate_one(config.model, "model")
     loaded = model or load_model(config, shape)
+    _check_graphs(config, loaded.decoder)
     budget = memory_budget(config, loaded.decoder)
     experiment = load_experiment(
         config,
@@ -100,6 +102,12 @@ def load_engine_setup(
     new_output_mode = partial(_new_output_mode, mode, shape.name, loaded.eos_ids)
     crowding = oversubscription(config.engine.threads, os.environ, usable_cpus())
     return EngineSetup(experiment, loaded, tokens, new_output_mode, config.engine, budget, crowding)
+
+
+def _check_graphs(config: DictConfig, decoder: Decoder) -> None:
+    obstacle = obstacle_to_graphs(decoder.shape, decoder.kernels, decoder.device)
+    if config.engine.cuda_graphs and obstacle is not None:
+        raise InputError(f"engine.cuda_graphs=true: {obstacle}; expected false")
 
 
 def _blocks_that_fit(config: DictConfig, decoder: Decoder, budget: MemoryBudget | None) -> int:

@@ -144,6 +144,7 @@ RULES: Mapping[str, Rule] = {
     "engine.clock": _one_of("wall", "cpu"),
     "engine.device": Rule(TEXT.allows, "auto, cpu, cuda or cuda:N"),
     "engine.kernels": _one_of("auto", "reference", "triton"),
+    "engine.cuda_graphs": BOOLEAN,
     "engine.dtype": _one_of("auto", "bfloat16", "float32"),
     "engine.threads": COUNT,
     "engine.temperature": NOT_NEGATIVE,

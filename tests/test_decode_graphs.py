@@ -3,18 +3,23 @@
 That a CUDA graph replays what was recorded is CUDA's promise; that padding leaves no trace is proved here.
 """
 
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 import torch
 from engine_world import TINY
 
+from core.errors import InputError
 from engine.batch import BatchInput, BatchItem, build_batch
-from engine.decode_graphs import GraphedDecoder, recorded_sizes
+from engine.decode_graphs import GraphedDecoder, obstacle_to_graphs, recorded_sizes
+from engine.decoder_shape import ExpertShape, LatentShape
 from engine.kv_cache import PagedKV, allocate_kv
 from engine.model import Decoder
 from engine.weights import random_weights
-from kernels import fast
+from kernels import fast, reference
+from kvtwin.api import compose
+from kvtwin.engine_setup import load_engine_setup
 
 BLOCK_SIZE = 4
 
@@ -88,6 +93,25 @@ def test_another_memory_than_the_recorded_one_is_refused(decoder):
 
     with pytest.raises(ValueError, match="recorded with another KV memory"):
         graphed.forward(decodes(3), filled_memory())
+
+
+CUDA = torch.device("cuda")
+
+
+def test_what_cannot_be_recorded_is_named():
+    mixture = replace(TINY, experts=ExpertShape(4, 2, 16))
+    latent = replace(TINY, latent=LatentShape(16, 8, 8))
+    assert obstacle_to_graphs(TINY, fast, CUDA) is None
+    assert obstacle_to_graphs(TINY, fast, torch.device("cpu")) == "graphs are CUDA's, the engine runs on cpu"
+    assert obstacle_to_graphs(TINY, reference, CUDA) == "only Triton's kernels know rows of padding"
+    assert obstacle_to_graphs(mixture, fast, CUDA) == "a mixture of experts waits for the device in every layer"
+    assert obstacle_to_graphs(latent, fast, CUDA) == "latents are cached without regard to padding"
+
+
+def test_graphs_on_a_cpu_are_refused():
+    config, _ = compose("engine", "chat_sample", ["model=tiny", "engine.cuda_graphs=true", "engine.device=cpu"], {})
+    with pytest.raises(InputError, match="graphs are CUDA's, the engine runs on cpu; expected false"):
+        load_engine_setup(config)
 
 
 def test_sizes_are_close_together_where_a_row_costs_much():

@@ -78,6 +78,7 @@ def test_the_set_is_chosen_by_name_and_device(monkeypatch):
 @pytest.mark.parametrize(
     ("shape", "said"),
     [
+        (replace(GQA, hidden=16_385), "hidden states of 16385, it has kernels for up to 16384"),
         (replace(GQA, head_dim=512), "heads of 512, it has kernels for up to 256; expected reference or auto"),
         (
             replace(MLA, latent=replace(MLA.latent, latent_dim=1024)),

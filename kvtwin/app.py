@@ -17,6 +17,7 @@ VERBS = {
     "calibrate": "fit the linear cost model to this machine",
     "size": "what fits: KV bytes, blocks, sequences, floors",
     "mrc": "hits against capacity, for any set of eviction policies",
+    "demo": "what the KV cache does, measured: one chart each",
     "policy": "list, new, check: policies there are, and your own",
     "parity": "replay recorded decision logs of other engines",
     "trace": "info, convert, export, sample, synth, fit",

@@ -1,8 +1,8 @@
 """A sweep beside the published figures it is to reproduce: what the `paper` block of an experiment says, checked.
 
-A check compares one figure of the job in `row` (by the label that `along` names), or with `over` its ratio to the same
-figure of another row. With `level` and `by`, the figure is where a curve crosses: the greatest value of the label `by`
-at which the metric is still at the level, between jobs that differ in it. `paper` is a number, or a range of two;
+A check compares one figure of the job in `row` (by the label that `along` names, or by several with spaces between), or
+with `over` its ratio to the same figure of another row. With `level` and `by`, the figure is where a curve crosses: the
+greatest value of the label `by` at which the metric is still at the level, between jobs that differ in it. `paper` is a number, or a range of two;
 `within` (or `within_ratio`, of the number) says how far a number may be off. A number without either is only shown.
 """
 
@@ -100,11 +100,14 @@ class PaperFigures:
         return value / whole if whole else None
 
     def _value(self, check: Check, row: str, summaries: Summaries) -> float | None:
-        chosen = [summary for summary in summaries if str(summary["labels"].get(self.along)) == row]
+        chosen = [summary for summary in summaries if self._row_of(summary) == row]
         if check.by is None or check.level is None:
             return _figure(chosen[0], check.metric) if chosen else None
         points = [(float(summary["labels"][check.by]), _figure(summary, check.metric)) for summary in chosen]
         return crossing(sorted((at, value) for at, value in points if value is not None), check.level)
+
+    def _row_of(self, summary: Mapping[str, Any]) -> str:
+        return " ".join(str(summary["labels"].get(name)) for name in self.along.split())
 
 
 def crossing(points: Sequence[tuple[float, float]], level: float) -> float | None:

@@ -97,7 +97,6 @@ def test_a_row_may_be_named_by_several_labels() -> None:
     ("words", "message"),
     [
         (["trace.num_samples=2", "trace.beam_width=2"], "the samples of a search are its beams; expected one of both"),
-        (["beams.drop_ratio=1.5"], "beams.drop_ratio=1.5: expected a ratio in [0, 1]"),
         (["trace.beam_width=2", "allocation=first_fit"], "2 samples, which cannot share blocks under this allocation"),
     ],
 )

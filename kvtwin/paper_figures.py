@@ -3,8 +3,8 @@
 A check compares one figure of the job in `row` (by the label that `along` names, or by several with spaces between), or
 with `over` its ratio to the same figure of another row. With `level` and `by`, the figure is where a curve crosses: the
 greatest value of the label `by` at which the metric is still at the level, between jobs that differ in it. `paper` is a
-number, or a range of two; `within` (or `within_ratio`, of the number) says how far a number may be off. A number without
-either is only shown.
+number, or a range of two; `within` (or `within_ratio`, of the number) says how far a number may be off. Without either,
+it is only shown.
 """
 
 from __future__ import annotations

@@ -26,14 +26,14 @@ class Series:
     def __init__(self) -> None:
         self._places = array("q")
         self._values = array("q")
-        self._last = 0
+        self.last = 0
 
     def note(self, place: int, value: int) -> None:
         """From this place on it is `value`."""
-        if value != self._last:
+        if value != self.last:
             self._places.append(place)
             self._values.append(value)
-            self._last = value
+            self.last = value
 
     def expand(self, num_places: int) -> Ints:
         """The count at each of the first places, [num_places]; 0 before it was first noted."""
@@ -124,7 +124,7 @@ class Recorder:
         place = self.num_steps_begun
         self.step_referenced_blocks.append(pool.num_referenced)
         self.step_internal_tokens.note(place, num_internal_tokens)
-        if len(pool.index) or pool.num_shared or pool.num_evictions:
+        if len(pool.index) or pool.num_shared or pool.num_evictions or self.step_shared_references.last:
             self.step_cached_blocks.note(place, pool.num_cached)
             self.step_shared_references.note(place, pool.num_shared)
             self.step_orphan_blocks.note(place, pool.index.num_orphans)

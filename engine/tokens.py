@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from copy import copy
+from itertools import count, takewhile
 from typing import Protocol
 
 import numpy as np
@@ -89,10 +90,15 @@ class TokenStore:
         """From here on `sequence` has the text of `parent`, another sample of its request."""
         self._tokens[sequence.request.request_id, sequence.index] = self.of(parent).copy()
 
-    def ranked(self, request: Request) -> list[int]:
-        """Its samples by the log probability of their outputs, best first: best-of, or the beams of a search."""
-        scores = [self._tokens[request.request_id, index].score for index in range(request.num_samples)]
-        return sorted(range(request.num_samples), key=lambda index: -scores[index])
+    def request_ids(self) -> list[int]:
+        """Those that ran, in order."""
+        return sorted({request_id for request_id, _ in self._tokens})
+
+    def ranked(self, request_id: int) -> list[tuple[int, SequenceTokens]]:
+        """Its samples, or the beams of a search, by number: the most likely outputs first (best-of is the first)."""
+        indices = takewhile(lambda index: (request_id, index) in self._tokens, count())
+        samples = [(index, self._tokens[request_id, index]) for index in indices]
+        return sorted(samples, key=lambda sample: (-sample[1].score, sample[0]))
 
     def outputs(self, request_id: int, index: int = 0) -> list[int]:
         """What was produced so far for one sample; empty if it never ran."""

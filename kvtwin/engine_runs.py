@@ -30,6 +30,7 @@ from engine.shadow import Shadow
 from engine.tokens import TokenStore
 from kvtwin.binding import PolicyFactory
 from kvtwin.engine_setup import EngineSetup, LoadedModel, load_engine_setup
+from kvtwin.outputs_file import OUTPUTS_FILE, outputs_jsonl
 from kvtwin.progress import Progress, progress_bar
 from kvtwin.replica_records import replica_records
 from kvtwin.simulating import check_any_ran
@@ -165,6 +166,8 @@ class EngineSession:
             extra={"engine": self._engine_block()},
         )
         records.files[INPUTS_FILE] = self.inputs.to_bytes()
+        if self.setup.settings.outputs:
+            records.files[OUTPUTS_FILE] = outputs_jsonl(self.observed.executor.tokens)
         durations_s = durations_ps(recorder) / PS_PER_S
         return EngineResult(
             records, self.scheduler.log, self.observed.works, durations_s, self.clock.probe_readings, interrupted

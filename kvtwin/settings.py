@@ -155,6 +155,7 @@ RULES: Mapping[str, Rule] = {
     "engine.memory_fraction": SHARE,
     "engine.graph_bytes": WHOLE,
     "engine.shadow": BOOLEAN,
+    "engine.outputs": BOOLEAN,
     "validate.repeats": COUNT,
     # kvtwin size
     "context": COUNT,

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_engine_model import as_reference
 from workloads import Workload, workloads
-from world import UNIT_STEPS, Bench, Run, Settings, check_integrity, scheduler_of, trace_of
+from world import UNIT_STEPS, Bench, Run, Settings, check_integrity, scheduler_of, simulate, trace_of
 
 from core.decision_log import Event
 from core.errors import InputError
@@ -174,6 +174,14 @@ class Counted(BeamModel):
         return parents
 
 
+def test_nothing_is_shared_any_more_when_the_samples_have_ended() -> None:
+    """A request of one sample goes on alone, in steps that are taken in one stride or one by one."""
+    trace = trace_of([0, 0], [40, 33], [5, 30], num_samples=[4, 1])
+    for spans in (True, False):
+        run = simulate(trace, Settings(64, caching=False, spans=spans))
+        assert run.step_arrays()["num_shared_references"].tolist() == [0, 6, 6, 6, 6] + [0] * 25
+
+
 @pytest.mark.parametrize(("drop_ratio", "saved"), [(0.0, 0.456), (0.25, 0.66), (0.5, 0.669)])
 def test_the_more_beams_are_dropped_the_more_they_share(drop_ratio: float, saved: float) -> None:
     """Four beams over a prompt of 100 and 100 outputs. The chance is what is realised, and no fork adds a block."""
@@ -241,10 +249,9 @@ def test_beams_are_those_of_a_dense_search(condition: str) -> None:
         prompt = run.executor.tokens.of(request.sequences[0]).known[: request.num_prompt_tokens].tolist()
         expected, margin = dense_search(prompt, request.num_output_tokens, 3)
         assert margin > 1e-5, "not a matter of rounding"
-        store = run.executor.tokens
-        ranked = store.ranked(request)
-        assert [store.outputs(request.request_id, index) for index in ranked] == [tokens for _, tokens in expected]
-        scores = [store.of(request.sequences[index]).score for index in ranked]
+        ranked = [tokens for _, tokens in run.executor.tokens.ranked(request.request_id)]
+        assert [tokens.outputs.tolist() for tokens in ranked] == [tokens for _, tokens in expected]
+        scores = [tokens.score for tokens in ranked]
         assert scores == pytest.approx([score for score, _ in expected], abs=1e-4)
     assert_lockstep(PROMPTS, setup, run)
 
@@ -276,19 +283,15 @@ def test_the_best_of_several_samples() -> None:
     """Scores are log probabilities of what was said, so that the best of n can be told."""
     trace = replace(PROMPTS, num_samples=torch.tensor([4, 1, 2]).numpy())
     run = run_trace(trace, EngineSetup(ROOMY, sampling=Sampling(temperature=1.0, seed=5)))
-    store = run.executor.tokens
     for request in run.scheduler.recorder.done:
-        ranked = store.ranked(request)
-        assert sorted(ranked) == list(range(request.num_samples))
-        for sequence in request.sequences if request.num_samples > 1 else ():
-            tokens = store.of(sequence)
+        ranked = run.executor.tokens.ranked(request.request_id)
+        assert sorted(index for index, _ in ranked) == list(range(request.num_samples))
+        assert [tokens.score for _, tokens in ranked] == sorted((tokens.score for _, tokens in ranked), reverse=True)
+        for _, tokens in ranked if request.num_samples > 1 else ():
             logits = torch.log_softmax(reference_logits(reference(), tokens.known.tolist()).double(), dim=-1)
             first = request.num_prompt_tokens - 1
             expected = sum(logits[first + i, token].item() for i, token in enumerate(tokens.outputs.tolist()))
             assert tokens.score == pytest.approx(expected, abs=1e-3)
-        assert [store.of(request.sequences[index]).score for index in ranked] == sorted(
-            (store.of(sequence).score for sequence in request.sequences), reverse=True
-        )
 
 
 @pytest.mark.parametrize("mode", [ForcedTokens(), EndOfSequence(frozenset({1}))])

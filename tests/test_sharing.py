@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
+import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -39,10 +42,18 @@ def test_scenario_6_by_setting() -> None:
     assert run.summary["metrics"]["sharing_saved_ratio"] == pytest.approx(saved)
 
 
-def test_samples_and_beams_reach_the_engine_by_setting() -> None:
-    """Peak 14 by samples, no more by beams; the summary tells how many beams were dropped."""
-    tiny = ["model=tiny", "pool.num_blocks=64", "engine.shadow=true", "trace.beam_width=4"]
-    search = product.run_engine(trace_of([0], [96], [20]), overrides=tiny)
+def test_a_search_reaches_the_engine_by_setting_and_its_beams_a_file(tmp_path: Path) -> None:
+    """Four beams need no more blocks than four samples; the summary tells how many were dropped."""
+    tiny = ["model=tiny", "pool.num_blocks=64", "engine.shadow=true", "trace.beam_width=4", "engine.outputs=true"]
+    search = product.run_engine(trace_of([0], [96], [20]), overrides=tiny, out=tmp_path / "run")
+    written = gzip.decompress((tmp_path / "run" / "outputs.jsonl.gz").read_bytes())
+    rows = [json.loads(line) for line in written.splitlines()]
+    assert [row["place"] for row in rows] == [0, 1, 2, 3]
+    assert {row["sample"] for row in rows} == {0, 1, 2, 3}
+    assert [len(row["token_ids"]) for row in rows] == [20] * 4
+    assert len({tuple(row["token_ids"]) for row in rows}) == 4
+    scores = [row["log_probability"] for row in rows]
+    assert scores == sorted(scores, reverse=True)
     assert search.steps["num_referenced_blocks"].max() <= 14
     assert search.summary["metrics"]["output_tokens"] == 80
     assert search.summary["engine"]["num_beam_steps"] == 4 * 19

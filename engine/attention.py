@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -32,6 +32,13 @@ class DecoderKernels(BlockKernels, Protocol):
     mla_prefill_attention: Callable[..., Tensor]
 
 
+class LayerAngles(NamedTuple):
+    """The angles of all positions, and of those of a batch."""
+
+    everywhere: Angles
+    here: Angles
+
+
 @dataclass(frozen=True, slots=True)
 class StepContext:
     """What all layers of a step share: its batch, the KV memory, and the angles of the batch's positions.
@@ -41,10 +48,18 @@ class StepContext:
 
     batch: BatchInput
     kv: PagedKV
-    angles: Angles
-    window_angles: Angles
+    angles: LayerAngles
+    window_angles: LayerAngles
 
     def angles_of(self, place: KVPlace) -> Angles:
+        """Of the batch's positions."""
+        return self._of(place).here
+
+    def all_angles_of(self, place: KVPlace) -> Angles:
+        """Of positions from 0 on."""
+        return self._of(place).everywhere
+
+    def _of(self, place: KVPlace) -> LayerAngles:
         return self.angles if place.window_tokens is None else self.window_angles
 
 
@@ -61,39 +76,38 @@ class HeadAttention:
 
     def __call__(self, x: Tensor, step: StepContext) -> Tensor:
         """[num_tokens, hidden] -> [num_tokens, hidden]; writes the step's keys and values, if they are its own."""
-        qkv = self._qkv(x)
         caches = step.kv.key[self._place.index], step.kv.value[self._place.index]
+        query = self._write(self._qkv(x), step, caches)
+        return self._out(self._attend(query, caches, step).flatten(1))
+
+    def _write(self, qkv: Tensor, step: StepContext, caches: Sequence[Tensor]) -> Tensor:
+        """Caches the step's keys and values; returns its queries [num_tokens, num_heads, head_dim], rotated."""
         angles, slots = step.angles_of(self._place), step.batch.groups[self._place.group].slot_mapping
         if self._place.writes and self._weights.q_norm is None:
-            query = self._kernels.rope_kv_write(qkv, *angles, *caches, slots)
-        else:
-            query = self._turn_and_write(qkv, angles, *caches, slots)
-        kernels, scale = self._kernels, self._shape.scale
-        mixed = paged_attention(
-            kernels.decode_attention, kernels.prefill_attention, query, caches, step, self._place, scale
-        )
-        return self._out(mixed.flatten(1))
-
-    def _turn_and_write(self, qkv: Tensor, angles: Angles, k_cache: Tensor, v_cache: Tensor, slots: Tensor) -> Tensor:
-        """What `rope_kv_write` does, with norms before it or without keys of one's own; returns the queries."""
-        heads, num_heads = qkv.unflatten(1, (-1, self._shape.head_dim)), self._shape.num_heads
-        num_turned = num_heads + (heads.shape[1] - num_heads) // 2
-        turned = rotate(self._normed(heads[:, :num_turned]), *angles)
-        query, key = turned.tensor_split((num_heads,), dim=1)
+            return self._kernels.rope_kv_write(qkv, *angles, *caches, slots)
+        query, key, value = self._split(qkv)
+        turned = rotate(torch.cat([query, key], dim=1), *angles)
+        query, key = turned.tensor_split((self._shape.num_heads,), dim=1)
         if self._place.writes:
-            self._kernels.write_kv(key, heads[:, num_turned:], k_cache, v_cache, slots)
+            self._kernels.write_kv(key, value, *caches, slots)
         return query
 
-    def _normed(self, heads: Tensor) -> Tensor:
-        """Queries' and keys' own RMSNorm, in models that have one (Qwen3, Gemma 3)."""
-        weights, rms_norm = self._weights, self._kernels.rms_norm
-        if weights.q_norm is None:
-            return heads
-        query, key = heads.tensor_split((self._shape.num_heads,), dim=1)
-        query = rms_norm(query, weights.q_norm, self._shape.norm_eps)
-        if weights.k_norm is None:  # a layer that reads another's keys
-            return query
-        return torch.cat([query, rms_norm(key, weights.k_norm, self._shape.norm_eps)], dim=1)
+    def _attend(self, query: Tensor, caches: Sequence[Tensor], step: StepContext) -> Tensor:
+        kernels, scale = self._kernels, self._shape.scale
+        return paged_attention(
+            kernels.decode_attention, kernels.prefill_attention, query, caches, step, self._place, scale
+        )
+
+    def _split(self, qkv: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values by heads, before rotation; no keys and values in a layer that has none."""
+        heads, num_heads = qkv.unflatten(1, (-1, self._shape.head_dim)), self._shape.num_heads
+        num_kv_heads = (heads.shape[1] - num_heads) // 2
+        query, key, value = heads.split((num_heads, num_kv_heads, num_kv_heads), dim=1)
+        return self._normed(query, self._weights.q_norm), self._normed(key, self._weights.k_norm), value
+
+    def _normed(self, heads: Tensor, weight: Tensor | None) -> Tensor:
+        """Each head's own RMSNorm, in models that have one (Qwen3, Gemma 3)."""
+        return heads if weight is None else self._kernels.rms_norm(heads, weight, self._shape.norm_eps)
 
 
 def paged_attention(

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from engine.attention import DecoderKernels, HeadAttention, StepContext
+from engine.attention import DecoderKernels, HeadAttention, LayerAngles, StepContext
 from engine.batch import BatchInput
 from engine.decoder_shape import DecoderShape, KVPlace
 from engine.decoder_weights import DecoderWeights, LayerWeights
@@ -29,15 +29,21 @@ class _Layer(NamedTuple):
 class Decoder:
     """A decoder ready to run: weights on one device, RoPE angles of every position beside them.
 
-    `kernels` defaults to those that are made for the device.
+    `kernels` defaults to those that are made for the device. `heads` is how layers with keys and values attend.
     """
 
-    def __init__(self, shape: DecoderShape, weights: DecoderWeights, kernels: DecoderKernels | None = None) -> None:
+    def __init__(
+        self,
+        shape: DecoderShape,
+        weights: DecoderWeights,
+        kernels: DecoderKernels | None = None,
+        heads: type[HeadAttention] = HeadAttention,
+    ) -> None:
         self.shape = shape
         self.weights = weights
         self.kernels = kernels = kernels or kernels_for("auto", shape, self.device)
         self._layers = [
-            _Layer(layer, _attention(shape, layer, place, kernels), _mlp(shape, layer, index, kernels))
+            _Layer(layer, _attention(shape, layer, place, kernels, heads), _mlp(shape, layer, index, kernels))
             for index, (layer, place) in enumerate(zip(weights.layers, shape.kv_places(), strict=True))
         ]
         self._head = projection(weights.head)
@@ -67,20 +73,21 @@ class Decoder:
         return self._head(sampled).float()
 
     def _step(self, batch: BatchInput, kv: PagedKV) -> StepContext:
-        angles = self._angles.at(batch.positions)
-        is_same = self._window_angles is self._angles
-        return StepContext(batch, kv, angles, angles if is_same else self._window_angles.at(batch.positions))
+        angles = window_angles = LayerAngles(self._angles, self._angles.at(batch.positions))
+        if self._window_angles is not self._angles:
+            window_angles = LayerAngles(self._window_angles, self._window_angles.at(batch.positions))
+        return StepContext(batch, kv, angles, window_angles)
 
     def _normed(self, x: Tensor, weight: Tensor | None) -> Tensor:
         return x if weight is None else self.kernels.rms_norm(x, weight, self.shape.norm_eps)
 
 
 def _attention(
-    shape: DecoderShape, layer: LayerWeights, place: KVPlace, kernels: DecoderKernels
+    shape: DecoderShape, layer: LayerWeights, place: KVPlace, kernels: DecoderKernels, heads: type[HeadAttention]
 ) -> HeadAttention | LatentAttention:
     if shape.latent is not None:
         return LatentAttention(shape, shape.latent, layer.attention, place, kernels)
-    return HeadAttention(shape, layer.attention, place, kernels)
+    return heads(shape, layer.attention, place, kernels)
 
 
 def _mlp(shape: DecoderShape, layer: LayerWeights, index: int, kernels: DecoderKernels) -> GatedMLP | Mixture:

@@ -12,6 +12,7 @@ from omegaconf import DictConfig
 
 from core.errors import InputError
 from core.model_shape import ModelShape
+from engine.attention import HeadAttention
 from engine.cpu import keep_freed_memory, oversubscription, usable_cpus
 from engine.decode_graphs import obstacle_to_graphs
 from engine.decoder_shape import DecoderShape
@@ -22,6 +23,7 @@ from engine.model import Decoder
 from engine.output_mode import EndOfSequence, ForcedLength, ForcedTokens, OutputMode
 from engine.smollm2 import find_smollm2_135m
 from engine.tokenizer import BPECodec, ByteCodec, TextCodec
+from engine.unrotated_attention import UnrotatedAttention
 from engine.weights import TOKENIZER_FILE, load_weights, random_weights
 from kvtwin.binding import PolicyFactory, instantiate_one
 from kvtwin.decoder_shapes import decoder_shape_of
@@ -31,6 +33,7 @@ from kvtwin.model_files import open_model_files
 from kvtwin.prompt_tokens import TraceTokens, corpus_text
 from traces.schema import Trace
 
+HEAD_ATTENTIONS = {"rotated": HeadAttention, "unrotated": UnrotatedAttention}
 REAL_WEIGHTS = {"smollm2_135m": find_smollm2_135m}
 REAL_ORIGIN = "SmolLM2-135M-Instruct, as dequantized from Q4_1"
 EOS_IDS = {"smollm2_135m": frozenset({0, 2})}  # <|endoftext|>, <|im_end|>
@@ -134,7 +137,10 @@ def load_model(config: DictConfig, shape: ModelShape) -> LoadedModel:
 
 
 def _decoder(config: DictConfig, shape: DecoderShape, weights: DecoderWeights) -> Decoder:
-    return Decoder(shape, weights, kernels_for(config.engine.kernels, shape, weights.embedding.device))
+    kernels = kernels_for(config.engine.kernels, shape, weights.embedding.device)
+    if config.engine.cached_keys == "unrotated" and shape.latent is not None:
+        raise InputError("engine.cached_keys=unrotated: the model caches latents, not keys; expected rotated")
+    return Decoder(shape, weights, kernels, HEAD_ATTENTIONS[config.engine.cached_keys])
 
 
 def _own_files(config: DictConfig, dtype: torch.dtype, device: str) -> LoadedModel | None:

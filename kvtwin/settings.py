@@ -143,6 +143,7 @@ RULES: Mapping[str, Rule] = {
     "engine.output": _one_of("auto", "forced_tokens", "forced_length", "eos"),
     "engine.clock": _one_of("wall", "cpu"),
     "engine.device": Rule(TEXT.allows, "auto, cpu, cuda or cuda:N"),
+    "engine.cached_keys": _one_of("rotated", "unrotated"),
     "engine.kernels": _one_of("auto", "reference", "triton"),
     "engine.cuda_graphs": BOOLEAN,
     "engine.dtype": _one_of("auto", "bfloat16", "float32"),

@@ -16,6 +16,7 @@ NEED_TORCH = [
     "test_engine_sampling.py",
     "test_engine_weights.py",
     "test_kernels_reference.py",
+    "test_key_reuse.py",
     "test_lockstep.py",
     "test_own_models.py",
     "test_preset_lockstep.py",

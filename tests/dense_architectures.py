@@ -25,6 +25,8 @@ class DenseLayer:
 
 @dataclass(frozen=True)
 class DenseModel:
+    """`passages`: positions of texts that were computed on their own, so that their tokens see only each other."""
+
     embedding: Tensor
     layers: tuple[DenseLayer, ...]
     final_norm: Tensor
@@ -34,6 +36,7 @@ class DenseModel:
     norm_eps: float
     has_gelu: bool = False
     embedding_scale: float = 1.0
+    passages: tuple[range, ...] = ()
 
 
 def dense_logits(model: DenseModel, token_ids: list[int]) -> Tensor:
@@ -100,7 +103,7 @@ def queries(model: DenseModel, layer: DenseLayer, x: Tensor) -> Tensor:
 
 
 def attention(model: DenseModel, layer: DenseLayer, x: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    query, visible = queries(model, layer, x), mask(len(x), layer.window_tokens)
+    query, visible = queries(model, layer, x), mask(len(x), layer.window_tokens, model.passages)
     group, mixed = model.num_heads // len(key), []
     for head in range(model.num_heads):
         scores = query[head] @ key[head // group].T / math.sqrt(query.shape[-1])
@@ -108,10 +111,13 @@ def attention(model: DenseModel, layer: DenseLayer, x: Tensor, key: Tensor, valu
     return torch.cat(mixed, dim=-1) @ layer.tensors["o"].T
 
 
-def mask(num_tokens: int, window_tokens: int | None) -> Tensor:
+def mask(num_tokens: int, window_tokens: int | None, passages: tuple[range, ...] = ()) -> Tensor:
     """[query, key]: a token sees itself and those before it, of a window the last `window_tokens` of them."""
     reach = num_tokens if window_tokens is None else window_tokens
-    return torch.tensor([[0 <= q - k < reach for k in range(num_tokens)] for q in range(num_tokens)])
+    visible = torch.tensor([[0 <= q - k < reach for k in range(num_tokens)] for q in range(num_tokens)])
+    for passage in passages:
+        visible[passage.start : passage.stop, : passage.start] = False
+    return visible
 
 
 def heads(layer: DenseLayer, x: Tensor, name: str, num_heads: int) -> Tensor:

@@ -20,6 +20,7 @@ from engine.batch import BatchItem, build_batch
 from engine.executor import NEAR_TIE_LOGITS
 from engine.kv_cache import allocate_kv, kv_block_bytes
 from engine.model import Decoder
+from engine.unrotated_attention import UnrotatedAttention
 from engine.weights import random_weights
 from kvtwin.decoder_shapes import decoder_shape_of, model_shape_of
 from kvtwin.memory_plan import SizingOptions, group_block_bytes
@@ -29,10 +30,20 @@ from traces.schema import Trace
 BLOCK_SIZE = 4
 
 
-@pytest.mark.parametrize("name", ARCHITECTURES)
-def test_random_steps_of_mixed_sequences_equal_the_dense_model(name):
+def unrotated(name: str) -> Decoder:
+    return Decoder(ARCHITECTURES[name], decoder(name).weights, heads=UnrotatedAttention)
+
+
+CASES = [
+    *(pytest.param(name, decoder, id=name) for name in ARCHITECTURES),
+    *(pytest.param(name, unrotated, id=f"{name}, unrotated") for name in ("gqa", "gemma3", "shared")),
+]
+
+
+@pytest.mark.parametrize(("name", "decoder_of"), CASES)
+def test_random_steps_of_mixed_sequences_equal_the_dense_model(name, decoder_of):
     """Shuffled tables, one a group, random chunks; blocks that left a window are taken away; memory full of NaN."""
-    shape, draw = ARCHITECTURES[name], random.Random(name)
+    shape, draw, engine = ARCHITECTURES[name], random.Random(name), decoder_of(name)
     sequences = [[draw.randrange(300) for _ in range(length)] for length in (1, 4, 9, 17, 30)]
     expected = [dense_logits(dense(name), tokens) for tokens in sequences]
     blocks = draw.sample(range(1, 250), 249)
@@ -52,7 +63,7 @@ def test_random_steps_of_mixed_sequences_equal_the_dense_model(name):
                 table[:num_expired] = [0] * num_expired  # a block full of NaN
             items.append(BatchItem(sequences[i][start : computed[i]], start, tables[i], True))
             wanted.append(expected[i][computed[i] - 1])
-        logits = decoder(name).forward(build_batch(items, BLOCK_SIZE, "cpu"), kv)
+        logits = engine.forward(build_batch(items, BLOCK_SIZE, "cpu"), kv)
         assert (logits - torch.stack(wanted)).abs().max() < 1e-4
 
 

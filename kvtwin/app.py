@@ -21,7 +21,7 @@ VERBS = {
     "policy": "list, new, check: policies there are, and your own",
     "parity": "replay recorded decision logs of other engines",
     "trace": "info, convert, export, sample, synth, fit",
-    "model": "list shapes, or fetch real weights",
+    "model": "list shapes, fetch real weights, or convert to fewer KV heads",
     "collect": "the rows of finished runs, whoever ran them; means over seeds",
     "compare": "run A against run B: differences, intervals, what is resolved",
     "report": "report.html of a finished run",

@@ -18,6 +18,7 @@ NEED_TORCH = [
     "test_kernels_reference.py",
     "test_key_reuse.py",
     "test_lockstep.py",
+    "test_mean_pooling.py",
     "test_own_models.py",
     "test_preset_lockstep.py",
     "test_radix_lockstep.py",

@@ -1,24 +1,43 @@
-"""`kvtwin model list`, `kvtwin model fetch NAME`: known shapes, and real weights."""
+"""`kvtwin model list | fetch NAME | convert SOURCE TARGET --kv-heads N`: known shapes, real weights, fewer KV heads."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from core.errors import InputError
 from kvtwin.naming import did_you_mean, options_of
 
 FETCHABLE = ("smollm2_135m",)
+OWN_FILES = "file"
+USAGE = "usage: kvtwin model list | kvtwin model fetch NAME | kvtwin model convert SOURCE TARGET --kv-heads N"
 
 
 def run(args: Sequence[str]) -> int:
     if list(args) == ["list"]:
         for name in options_of("model"):
-            print(f"{name}  (weights: kvtwin model fetch {name})" if name in FETCHABLE else name)
+            print(f"{name}{_hint(name)}")
         return 0
     if len(args) == 2 and args[0] == "fetch":
         return _fetch(args[1])
-    raise InputError("usage: kvtwin model list | kvtwin model fetch NAME")
+    if len(args) == 5 and args[0] == "convert" and args[3] == "--kv-heads" and args[4].isdigit():
+        return _convert(Path(args[1]), Path(args[2]), int(args[4]))
+    raise InputError(USAGE)
+
+
+def _hint(name: str) -> str:
+    if name == OWN_FILES:
+        return "  (weights of your own: model.path=FOLDER or GGUF file)"
+    return f"  (weights: kvtwin model fetch {name})" if name in FETCHABLE else ""
+
+
+def _convert(source: Path, target: Path, num_kv_heads: int) -> int:
+    from engine.mean_pooling import convert_folder
+
+    convert_folder(source, target, num_kv_heads)
+    print(target)
+    return 0
 
 
 def _fetch(name: str) -> int:

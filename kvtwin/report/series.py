@@ -66,7 +66,8 @@ def drawn_note(lines: Iterable[Drawn], what: str, how: str) -> str:
     most_drawn, most = (max(counts) for counts in zip(*cut, strict=True))
     if len(cut) == 1:
         return f"Draws {most_drawn:,} of {most:,} {what}: {how}."
-    return f"Draws at most {most_drawn:,} of up to {most:,} {what} a line: {how}."
+    up_to = "" if len({line.num_all for line in cut}) == 1 else "up to "
+    return f"Draws at most {most_drawn:,} of {up_to}{most:,} {what} a line: {how}."
 
 
 def notes(*parts: str) -> str:

@@ -59,8 +59,8 @@ class PagedKV:
     def move_blocks(self, blocks: Sequence[int], other: "PagedKV", other_blocks: Sequence[int]) -> None:
         """Copy whole blocks into another pool of the same geometry: swap out to the host, or back in."""
         for source, target in zip(self.tensors, other.tensors, strict=True):
-            contents = self.kernels.gather_blocks(source, _ids(blocks)).to(target.device)
-            other.kernels.scatter_blocks(target, _ids(other_blocks), contents)
+            contents = self.kernels.gather_blocks(source, _ids(blocks))
+            other.kernels.scatter_blocks(target, _ids(other_blocks), _carried(contents, target.device))
 
 
 def allocate_kv(
@@ -86,6 +86,15 @@ def allocate_kv(
 def kv_block_bytes(shape: DecoderShape, block_size: int, dtype: torch.dtype) -> int:
     """Bytes of one block: what the layers of the largest KV group cache."""
     return shape.num_block_layers * block_size * shape.kv_elements_per_layer_token * dtype.itemsize
+
+
+def _carried(contents: Tensor, device: torch.device) -> Tensor:
+    """On that device; to and from a GPU through pinned memory, the only kind that its copy engine reaches by itself."""
+    if contents.is_cuda and device.type == "cpu":
+        return torch.empty(contents.shape, dtype=contents.dtype, pin_memory=True).copy_(contents)
+    if device.type == "cuda" and not contents.is_cuda:
+        return contents.pin_memory().to(device, non_blocking=True)
+    return contents.to(device)
 
 
 def _ids(blocks: Sequence[int]) -> Tensor:

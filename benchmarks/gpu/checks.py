@@ -13,6 +13,7 @@ from torch import Tensor
 from benchmarks.gpu.paged import paged_sequences
 from kernels import reference
 from kernels.block_copy import copy_blocks, move_tokens
+from kernels.cascade_attention import cascade_decode_attention
 from kernels.decode_attention import decode_attention
 from kernels.kv_write import write_kv
 from kernels.mla_attention import mla_decode_attention, mla_prefill_attention
@@ -98,6 +99,18 @@ def _mla_prefill(
     return _share(mla_prefill_attention(query, latents, tables, start, num_kv, latent_dim, scale), expected, dtype)
 
 
+def _cascade(head_dim: int, group_size: int, dtype: torch.dtype, block_size: int, device: torch.device) -> float:
+    """Two blocks are shared by all; one sequence ends with them, one within."""
+    num_shared, shared = 2, 2 * block_size
+    lengths = [shared + length for length in _lengths(block_size)] + [shared, max(1, shared - 1)]
+    paged = paged_sequences(lengths, block_size, NUM_KV_HEADS, head_dim, dtype, device)
+    paged.block_tables[:, :num_shared] = paged.block_tables[0, :num_shared]
+    query = torch.randn(len(lengths), NUM_KV_HEADS * group_size, head_dim, device=device).to(dtype)
+    scale = head_dim**-0.5
+    expected = reference.decode_attention(query.double(), *paged.double(), scale)
+    return _share(cascade_decode_attention(query, *paged, num_shared, scale), expected, dtype)
+
+
 def _rope(head_dim: int, group_size: int, dtype: torch.dtype, device: torch.device) -> float:
     num_tokens = 5
     qkv = torch.randn(num_tokens, NUM_KV_HEADS * (group_size + 2) * head_dim, device=device).to(dtype)
@@ -160,6 +173,7 @@ def _copies(head_dim: int, group_size: int, dtype: torch.dtype, block_size: int,
 CHECKS: Mapping[str, Callable[..., float]] = {
     "decode_attention": _decode,
     "prefill_attention": _prefill,
+    "cascade_decode_attention": _cascade,
     "mla_decode_attention": _mla_decode,
     "mla_prefill_attention": _mla_prefill,
     "rope_kv_write": _rope,

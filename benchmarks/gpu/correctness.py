@@ -57,6 +57,7 @@ def grid(sizes: Sizes) -> list[Check]:
     by_kernel = {
         "decode_attention": windowed,
         "prefill_attention": windowed,
+        "cascade_decode_attention": paged,
         "mla_decode_attention": latent,
         "mla_prefill_attention": latent,
         "rope_kv_write": shapes,

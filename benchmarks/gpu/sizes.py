@@ -70,14 +70,13 @@ GPU = Sizes(
     engine_batches=((1, 1024), (1, 32_768), (4, 4096), (16, 1024), (16, 8192), (64, 1024), (64, 4096), (256, 1024)),
     engine_chunk_tokens=2048,
     validation=(
-        "model=smollm2_135m",
+        "+experiment=demo",  # 60 requests in a pool that evicts and preempts
         "engine.device=cuda",
-        "trace.limit=60",
-        "trace.length_scale=1/2",
-        "pool.num_blocks=600",
+        "engine.clock=wall",
+        "trace.rate_scale=1",
         "preemption=swap",
-        "pool.host_blocks=600",
-        "validate.calibration.pool.num_blocks=300",
+        "pool.host_blocks=200",
+        "validate.calibration.pool.num_blocks=60",
         *_VALIDATION,
     ),
 )

@@ -71,5 +71,5 @@ def memory_budget(config: DictConfig, decoder: Decoder) -> MemoryBudget | None:
         weight_bytes,
         memory_bytes - free_bytes - weight_bytes,
         activation_bytes(decoder.shape, num_tokens, num_seqs, decoder.dtype.itemsize),
-        config.engine.graph_bytes,
+        config.engine.graph_bytes if config.engine.cuda_graphs else 0,
     )

@@ -311,6 +311,13 @@ def test_missing_or_damaged_weights_are_told(refused, tmp_path, monkeypatch, con
         (["engine.weights=real"], "engine.weights=real: no weights of tiny at hand; known for smollm2_135m"),
         (["engine.pool_bytes=10"], "engine.pool_bytes=10: one block takes"),
         (["model=opt_13b"], f"model=opt_13b: {NO_DECODER} an MLP without gate (model.num_mlp_matrices=2), attention"),
+        (
+            [
+                *("model=deepseek_v2_lite", "model.num_layers=1", "model.num_experts=0", "model.vocab_size=300"),
+                *("model.hidden=16", "model.intermediate=16", "engine.cached_keys=unrotated"),
+            ],
+            "engine.cached_keys=unrotated: the model caches latents, not keys; expected rotated",
+        ),
         (["model=gpt_oss_20b"], f"model=gpt_oss_20b: {NO_DECODER} attention sinks, output biases or whatever"),
     ],
 )

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
@@ -21,7 +21,9 @@ from kvtwin.failures import tell, tell_failure
 from kvtwin.foreseeing import refuse_unnamed
 from kvtwin.plugins import offer_plugins
 from kvtwin.settings import check_settings
-from kvtwin.trace_shelf import TraceShelf
+
+if TYPE_CHECKING:
+    from kvtwin.trace_shelf import TraceShelf
 
 INTERRUPTED = 130  # exit status after Ctrl-C
 WRITTEN_BY_EVERY_JOB = ("out", "hardware_file")

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from command import Kvtwin, in_folder, row, summary_of, write_trace
+from omegaconf import OmegaConf
 
 from kvtwin import trace_shelf
 
@@ -52,7 +53,7 @@ def test_results_folders_rows_and_messages_are_those_of_hydras_basic_launcher(kv
     # Values and options, of the trace too; a policy of the user's own; jobs that fail; notes of jobs that do not.
     grid = (
         *("-m", *own, "decisions=full", "eviction._target_=my_policies.Mine", "eviction.of=1"),
-        *("trace.limit=1,3", "pool.num_blocks=4,64,0", "preemption=swap", "name=grid"),
+        *("trace.limit=1,3", "pool.num_blocks=4,0", "preemption=swap", "name=grid"),
     )
     launched = {}
     for launcher in (BASIC, TWO):
@@ -60,8 +61,8 @@ def test_results_folders_rows_and_messages_are_those_of_hydras_basic_launcher(kv
         launched[launcher] = finished.status, finished.out, finished.errors, found(Path("runs"))
         Path("runs").rename(launcher.partition("=")[0].replace("/", "-"))
     status, out, errors, files = launched[BASIC]
-    assert (status, len(out.splitlines()), len(errors)) == (2, 3 + 4, 2 + 1)
-    assert len([name for name in files if name.endswith("summary.json")]) == 4
+    assert (status, len(out.splitlines()), len(errors)) == (2, 3 + 2, 2 + 1)
+    assert len([name for name in files if name.endswith("summary.json")]) == 2
     assert launched[TWO] == launched[BASIC]
 
 
@@ -79,12 +80,23 @@ def test_a_trace_is_read_once_however_many_jobs_replay_it(kvtwin, tmp_path, own,
     kvtwin("sim", TWO, "-m", *own, "trace.limit=1,2", "trace.rate_scale=1,2")
     assert readers.read_text().split() == ["True"]
     readers.unlink()
-    synth = ("trace=synth", "trace.num_requests=2", "trace.seed=1,2")
-    kvtwin("sim", ONE, "-m", *synth, "eviction=lru,fifo")
-    assert readers.read_text().splitlines() == ["True 1", "True 2"]
-    readers.unlink()
-    kvtwin("sim", TWO, "-m", *synth)  # nobody else reads what a job reads
-    assert sorted(readers.read_text().splitlines()) == ["False 1", "False 2"]
+    kvtwin("sim", TWO, "-m", "trace=synth", "trace.num_requests=2", "trace.seed=1,2")
+    assert sorted(readers.read_text().splitlines()) == ["False 1", "False 2"]  # nobody else reads what a job reads
+
+
+def test_jobs_in_turn_share_a_trace_too(monkeypatch):
+    read = []
+    monkeypatch.setattr(trace_shelf, "load_trace", lambda config: read.append(config.trace.seed) or object())
+    shelf = trace_shelf.TraceShelf()
+    configs = [
+        OmegaConf.create({"seed": seed, "trace": {"recipe": "rag", "seed": of_trace, "limit": limit}})
+        for seed, of_trace, limit in ((0, 1, 5), (0, 1, 9), (0, 2, 5), (1, None, 5), (2, None, 5))
+    ]
+    for config in configs:
+        shelf.announce(config)
+    traces = [shelf.trace(config) for config in configs]
+    assert read == [1, 2, None, None]  # without a seed of its own a generated trace follows the run's
+    assert traces[0] is traces[1]
 
 
 def test_a_trace_that_cannot_be_read_is_told_by_each_job(kvtwin):

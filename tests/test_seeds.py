@@ -206,25 +206,23 @@ def test_means_and_differences_stand_in_tables_and_files(repeated, kvtwin):
 
 
 def test_runs_that_cannot_be_compared_are_refused(kvtwin):
-    kvtwin("sim", *SYNTH, "out=one")
-    kvtwin("sim", *SYNTH[:1], "trace.num_requests=30", "out=other")
-    kvtwin("sim", *SYNTH, "out=unseeded", "seed=9")
+    kvtwin("sim", "-m", *SYNTH[:1], "trace.num_requests=30,40", "seed=0,9", "out=mine/${hydra:job.num}")
     Path("broken").mkdir()
     Path("broken/seeds.json").write_text("{}")
     for folder, said in {
-        "other": "A and B replay different requests (chat_multi_turn and chat_multi_turn); expected the same trace",
-        "unseeded": "no seed in common (A has 0, B has 9); expected the same seeds, for the same random numbers",
+        "mine/0": "A and B replay different requests (chat_multi_turn and chat_multi_turn); expected the same trace",
+        "mine/3": "no seed in common (A has 0, B has 9); expected the same seeds, for the same random numbers",
         "nowhere": "no run folder at nowhere",
         "broken": "expected schema 'kvtwin.seeds/1'",
     }.items():
-        finished = kvtwin("compare", "one", folder)
+        finished = kvtwin("compare", "mine/2", folder)
         assert finished.status == 2
         assert said in finished.errors[0]
 
 
 def test_single_runs_are_compared_without_an_interval(kvtwin):
-    folders = [kvtwin("sim", *SYNTH, f"eviction={name}").folder for name in ("lru", "fifo")]
-    finished = kvtwin("compare", *map(str, folders))
+    kvtwin("sim", "-m", *SYNTH, "eviction=lru,fifo", "out=of/${hydra:job.num}")
+    finished = kvtwin("compare", "of/0", "of/1")
     assert finished.status == 0
     assert "one seed" in finished.out
     assert finished.out.splitlines()[-1].startswith("one seed: differences are those of this trace")

@@ -85,6 +85,10 @@ def architecture_of(config: Config) -> str:
 
 def shape_of(config: Config) -> DecoderShape:
     """The decoder that the configuration describes. Raises InputError for what the engine does not compute."""
+    quantization = config.block("quantization_config")
+    if quantization is not None:
+        method = quantization.get("quant_method", str, "an unknown method")
+        raise InputError(f"{config.path}: weights quantized by {method} are not read; expected full precision")
     return SHAPES[architecture_of(config)](config)
 
 
@@ -96,6 +100,7 @@ def _llama(config: Config) -> DecoderShape:
     config.refuse("hidden_act", (None, "silu"), "silu")
     config.refuse("attention_bias", (None, False), "false")
     config.refuse("mlp_bias", (None, False), "false")
+    config.refuse("partial_rotary_factor", (None, 1), "1")
     base, scaling = _rope(config)
     return DecoderShape(
         num_layers=config.count("num_hidden_layers"),

@@ -187,6 +187,11 @@ BAD_CONFIGS = [
     ({"attention_bias": True}, "attention_bias is true, which is not built; expected false"),
     ({"hidden_act": "relu"}, 'hidden_act is "relu", which is not built; expected silu'),
     ({"rope_scaling": {"rope_type": "longrope", "factor": 4}}, "rope type 'longrope' is not built; expected default"),
+    (
+        {"quantization_config": {"quant_method": "gptq"}},
+        "weights quantized by gptq are not read; expected full precision",
+    ),
+    ({"partial_rotary_factor": 0.5}, "partial_rotary_factor is 0.5, which is not built; expected 1"),
     ({"num_key_value_heads": 3}, "4 heads are no multiple of num_key_value_heads=3"),
     ({"intermediate_size": 32}, r"gate_proj.weight is \[24, 32\]; expected \[32, 32\] by config.json"),
     ({"num_hidden_layers": 3}, "cannot read tensor model.layers.2.input_layernorm.weight"),
@@ -239,6 +244,18 @@ def test_gguf_files_that_the_engine_cannot_run(tmp_path, architecture, changes, 
     path = write_gguf(tmp_path / "model.gguf", architecture, **changes)
     with pytest.raises(InputError, match=line):
         load(path)
+
+
+def test_a_file_that_is_no_gguf_or_is_cut_short(tmp_path):
+    path = tmp_path / "notes.txt"
+    path.write_text("# notes")
+    with pytest.raises(InputError, match="not a readable GGUF file"):
+        load(path)
+    whole = write_gguf(tmp_path / "model.gguf", "qwen2").read_bytes()
+    for num_bytes in (3, 100, len(whole) // 2, len(whole) - 8):
+        path.write_bytes(whole[:num_bytes])
+        with pytest.raises(InputError, match="not a readable GGUF file"):
+            load(path)
 
 
 def test_transformers_5_writes_its_rope_parameters_in_blocks():

@@ -7,7 +7,7 @@ is None, never 0.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -32,7 +32,7 @@ class RequestColumns:
     first_token_s: Floats
     finish_s: Floats
     num_prompt_tokens: Ints
-    num_output_tokens: Ints  # produced; recomputed tokens are never counted twice
+    num_output_tokens: Ints  # produced, by all samples; recomputed tokens are never counted twice
     num_cached_tokens: Ints  # prefix hit at first admission
     num_readmission_cached_tokens: Ints
     num_preemptions: Ints
@@ -41,11 +41,18 @@ class RequestColumns:
     num_prefill_tokens: Ints
     outcome: NDArray[np.int8]  # index into outcome_names
     outcome_names: NDArray[np.str_]
+    num_samples: Ints | None = None  # None: one each
 
     @classmethod
     def of(cls, arrays: Mapping[str, NDArray[Any]]) -> RequestColumns:
         """The columns of `requests.npz`; raises KeyError naming a column that is missing."""
-        return cls(**{field.name: arrays[field.name] for field in fields(cls)})
+        return cls(
+            **{
+                field.name: arrays[field.name]
+                for field in fields(cls)
+                if field.name in arrays or field.default is MISSING
+            }
+        )
 
     def ended(self, outcome: str) -> NDArray[np.bool_]:
         """Which requests ended with this outcome, [num_requests]."""
@@ -56,9 +63,10 @@ class RequestColumns:
         return self.first_token_s - self.arrival_s
 
     def tpot_s(self) -> Floats:
-        """(finish − first token) / (n − 1) of every finished request with n ≥ 2 tokens, else nan."""
-        defined = self.ended("finished") & (self.num_output_tokens >= 2)
-        num_gaps = np.where(defined, self.num_output_tokens - 1, 1)
+        """(finish − first token) / (n − 1) of every finished request with n ≥ 2 tokens a sample, else nan."""
+        num_tokens = self._tokens_a_sample()
+        defined = self.ended("finished") & (num_tokens >= 2)
+        num_gaps = np.where(defined, num_tokens - 1, 1)
         return np.where(defined, (self.finish_s - self.first_token_s) / num_gaps, np.nan)
 
     def e2e_s(self) -> Floats:
@@ -66,8 +74,13 @@ class RequestColumns:
         return np.where(self.ended("finished"), self.finish_s - self.arrival_s, np.nan)
 
     def normalized_latency_s(self) -> Floats:
-        """E2E / output tokens of every finished request (Orca, OSDI'22)."""
-        return self.e2e_s() / np.maximum(self.num_output_tokens, 1)
+        """E2E / output tokens a sample of every finished request (Orca, OSDI'22)."""
+        return self.e2e_s() / np.maximum(self._tokens_a_sample(), 1)
+
+    def _tokens_a_sample(self) -> Floats:
+        """Samples of a request decode side by side, each a token a step."""
+        num_samples = 1 if self.num_samples is None else np.maximum(self.num_samples, 1)
+        return np.asarray(self.num_output_tokens / num_samples)
 
     def queue_s(self) -> Floats:
         """First scheduled − arrival of every admitted request."""

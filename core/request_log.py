@@ -12,7 +12,8 @@ from core.request import Outcome, Request
 
 COUNTS = (
     "num_prompt_tokens",
-    "num_output_tokens",  # produced
+    "num_output_tokens",  # produced, by all samples
+    "num_samples",
     "num_cached_tokens",
     "num_readmission_cached_tokens",
     "num_preemptions",
@@ -55,6 +56,7 @@ class RequestLog:
                 request.finish_ps,
                 request.num_prompt_tokens,
                 num_produced,
+                request.num_samples,
                 max(request.num_cached_tokens, 0),
                 request.num_readmission_cached_tokens,
                 request.num_preemptions,

@@ -40,6 +40,9 @@ def test_scenario_6_by_setting() -> None:
     assert used.tolist() == [7] + [10] * 12 + [14] * 7
     saved = np.dot(shared, spent_s) / np.dot(shared + used, spent_s)
     assert run.summary["metrics"]["sharing_saved_ratio"] == pytest.approx(saved)
+    decoding_s = run.requests["finish_s"] - run.requests["first_token_s"]
+    assert run.summary["metrics"]["tpot_s"]["mean"] == pytest.approx(decoding_s[0] / 19), "samples decode side by side"
+    assert run.requests["num_output_tokens"].tolist() == [80]
 
 
 def test_a_search_reaches_the_engine_by_setting_and_its_beams_a_file(tmp_path: Path) -> None:

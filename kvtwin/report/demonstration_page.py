@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from kvtwin.demonstrations.demonstration import Curve, Demonstration
-from kvtwin.report.figure import NEUTRAL, Chart, Figure, LegendEntry, layout_of, line
+from kvtwin.report.figure import Chart, Figure, LegendEntry, layout_of, line
 from kvtwin.report.page import Section, chart_grid, render_page
 from kvtwin.report.report import write_page
 from kvtwin.report.verdict import Verdict
@@ -27,7 +27,7 @@ def write_demonstration_page(path: Path, shown: Demonstration) -> None:
 
 
 def _drawn(curve: Curve, number: int) -> Figure:
-    color = _COLORS[number % len(_COLORS)] if curve.is_measured else NEUTRAL
+    color = _COLORS[number % len(_COLORS)]
     x, y = np.array(curve.x, dtype=np.float64), np.array(curve.y, dtype=np.float64)
     drawn = line(curve.name, x, y, color, dash="solid" if curve.is_measured else "dash")
     return drawn | {"mode": "lines+markers" if curve.is_measured and len(x) < 60 else "lines"}

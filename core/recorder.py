@@ -35,6 +35,18 @@ class Series:
             self._values.append(value)
             self.last = value
 
+    @property
+    def places(self) -> Ints:
+        """Where it changes."""
+        return np.array(self._places, dtype=np.int64)
+
+    def at(self, places: Ints) -> Ints:
+        """The count at each of these places; 0 before it was first noted."""
+        if not self._places:
+            return np.zeros(len(places), dtype=np.int64)
+        values = np.concatenate([[0], np.frombuffer(self._values, dtype=np.int64)])
+        return np.asarray(values[np.searchsorted(self.places, places, side="right")])
+
     def expand(self, num_places: int) -> Ints:
         """The count at each of the first places, [num_places]; 0 before it was first noted."""
         places, values = np.frombuffer(self._places, dtype=np.int64), np.frombuffer(self._values, dtype=np.int64)

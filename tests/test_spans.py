@@ -15,6 +15,7 @@ from world import Run, Settings, check_integrity, simulate, trace_of
 from core.decision_log import Event, first_difference
 from core.request import Outcome
 from core.units import PS_PER_S
+from policies.batching import Orca
 from policies.eviction.fifo import FIFO
 from sim.linear_cost import LinearCost
 from traces.ragged import Ragged
@@ -110,6 +111,13 @@ def test_a_request_that_sat_out_the_step_in_which_it_is_cancelled_keeps_its_toke
     trace = trace_of([0, 0], [1, 1], [3, 3], num_samples=[1, 2], cancel_after_ps=[-1, 2 * PS_PER_S])
     run = both(trace, Settings(8, block_size=1, max_num_seqs=3, budget=2, caching=False, full_prompt=False))
     assert run.request(1).num_produced_tokens == 2
+
+
+def test_samples_that_share_no_more_are_counted_so() -> None:
+    """Two samples share the block of their prompt; when they have ended, nobody does."""
+    trace = trace_of([0] * 4, [1] * 4, [1, 1, 2, 1], num_samples=[1, 1, 2, 1])
+    run = both(trace, Settings(4, 1, 2, 1, caching=False, full_prompt=False, batching=Orca))
+    assert run.step_arrays()["num_shared_references"].tolist() == [0, 0, 1, 0]
 
 
 # ---- what it brings ---------------------------------------------------------------------------------------------

@@ -1,0 +1,154 @@
+"""Inter-token gaps as spans: so many that grow evenly, of so many sequences; their figures, exact and unexpanded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+
+import numpy as np
+from numpy.typing import NDArray
+
+from core.percentiles import PERCENTILES, Summary
+from core.recorder import UNEVEN, Recorder
+from core.units import PS_PER_S
+
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class GapSpans:
+    """Row i stands for the gaps `first_ps + growth_ps * k`, k from 0 to `num_steps - 1`, each `multiplicity` times.
+
+    A multiplicity may be negative, to take back what another row counts too much. [num_spans] each.
+    """
+
+    first_ps: Ints
+    growth_ps: Ints
+    num_steps: Ints
+    multiplicity: Ints
+
+    @property
+    def last_ps(self) -> Ints:
+        return np.asarray(self.first_ps + self.growth_ps * (self.num_steps - 1))
+
+    def where(self, rows: NDArray[np.bool_]) -> GapSpans:
+        return GapSpans(*(getattr(self, field.name)[rows] for field in fields(self)))
+
+    def num_up_to(self, gap_ps: int) -> int:
+        """How many gaps are no longer."""
+        begun = gap_ps >= self.first_ps
+        within = np.floor_divide(gap_ps - self.first_ps, np.maximum(self.growth_ps, 1)) + 1
+        num = np.where(self.growth_ps == 0, self.num_steps, np.minimum(within, self.num_steps))
+        return int(np.dot(np.where(begun, num, 0), self.multiplicity))
+
+
+def gap_spans(recorder: Recorder) -> GapSpans:
+    """The gaps of a run, a row or two a plan; the same multiset as `core.columns.gap_arrays`."""
+    num_steps, multiplicity = _ints(recorder.plan_num_steps), _ints(recorder.plan_num_regular_gaps)
+    first_ps, growth_ps = _ints(recorder.plan_first_ps), _ints(recorder.plan_growth_ps)
+    is_listed = growth_ps == UNEVEN
+    rows = [_plain_rows(recorder, first_ps, growth_ps, num_steps, multiplicity, ~is_listed)]
+    rows += [_listed_rows(recorder, plan) for plan in np.flatnonzero(is_listed).tolist()]
+    late_ps = _ints(recorder.late_gaps_ps)
+    rows.append(_single(late_ps, np.ones_like(late_ps)))
+    found = GapSpans(*(np.concatenate([getattr(row, field.name) for row in rows]) for field in fields(GapSpans)))
+    return found.where(found.multiplicity != 0)
+
+
+def _plain_rows(
+    recorder: Recorder, first_ps: Ints, growth_ps: Ints, num_steps: Ints, multiplicity: Ints, plain: NDArray[np.bool_]
+) -> GapSpans:
+    """Of plans whose steps grow evenly. The gap before the first step's end includes the pause before that step."""
+    pause_ps, last_ps = _pauses_ps(recorder), first_ps + growth_ps * (num_steps - 1)
+    parts = [GapSpans(first_ps, growth_ps, num_steps, multiplicity).where(plain)]
+    paused = plain & (pause_ps != 0) & (multiplicity != 0)
+    parts.append(_single(first_ps[paused], -multiplicity[paused]))
+    parts.append(_single(first_ps[paused] + pause_ps[paused], multiplicity[paused]))
+    for plan, num_lost in recorder.lost_decodes.items():
+        if plain[plan]:
+            pause = pause_ps[plan] if num_steps[plan] == 1 else 0
+            parts.append(_single(np.array([last_ps[plan] + pause]), np.array([-num_lost])))
+    return GapSpans(*(np.concatenate([getattr(part, field.name) for part in parts]) for field in fields(GapSpans)))
+
+
+def _listed_rows(recorder: Recorder, plan: int) -> GapSpans:
+    place, num = recorder.plan_first_ps[plan], recorder.plan_num_steps[plan]
+    gaps_ps = _ints(recorder.uneven_ps[place : place + num])
+    gaps_ps[0] += _pauses_ps(recorder)[plan]
+    multiplicity = np.full(num, recorder.plan_num_regular_gaps[plan], dtype=np.int64)
+    multiplicity[-1] -= recorder.lost_decodes.get(plan, 0)
+    return _single(gaps_ps, multiplicity)
+
+
+def _pauses_ps(recorder: Recorder) -> Ints:
+    """From the end of the plan before to the start of each, [num_plans]; of the first, from 0."""
+    start_ps = _ints(recorder.plan_start_ps)
+    return np.asarray(start_ps - np.append(0, plan_ends_ps(recorder))[: len(start_ps)])
+
+
+def plan_ends_ps(recorder: Recorder) -> Ints:
+    """When the last step of each plan ended, [num_plans]."""
+    num_steps, growth_ps = _ints(recorder.plan_num_steps), _ints(recorder.plan_growth_ps)
+    duration_ps = _ints(recorder.plan_first_ps) * num_steps + growth_ps * (num_steps * (num_steps - 1) // 2)
+    for plan in np.flatnonzero(growth_ps == UNEVEN).tolist():
+        place = recorder.plan_first_ps[plan]
+        duration_ps[plan] = sum(recorder.uneven_ps[place : place + recorder.plan_num_steps[plan]])
+    return np.asarray(_ints(recorder.plan_start_ps) + duration_ps)
+
+
+def _single(gaps_ps: Ints, multiplicity: Ints) -> GapSpans:
+    return GapSpans(gaps_ps, np.zeros_like(gaps_ps), np.ones_like(gaps_ps), multiplicity)
+
+
+def summarize_spans(parts: Sequence[GapSpans]) -> Summary:
+    """{mean, p50, p90, p95, p99, max, n} of the gaps of all parts, in seconds: what `core.percentiles` says of them
+    expanded; only the mean may differ in its last digits. O(spans) for each halving of the range that is left.
+    """
+    num_gaps = sum(int(np.dot(part.num_steps, part.multiplicity)) for part in parts)
+    names = [f"p{percentile}" for percentile in PERCENTILES]
+    if num_gaps == 0:
+        return {"mean": None, **dict.fromkeys(names), "max": None, "n": 0}
+    values = [_percentile_s(parts, percentile, num_gaps) for percentile in (*PERCENTILES, 100)]
+    mean_s = sum(_total_ps(part) for part in parts) / num_gaps / PS_PER_S
+    return {"mean": mean_s, **dict(zip([*names, "max"], values, strict=True)), "n": num_gaps}
+
+
+def _total_ps(part: GapSpans) -> float:
+    num = part.num_steps.astype(np.float64)
+    each = num * part.first_ps + part.growth_ps * (num * (num - 1) / 2)
+    return float(np.dot(each, part.multiplicity))
+
+
+def _percentile_s(parts: Sequence[GapSpans], percentile: float, num_gaps: int) -> float:
+    """Linear, as numpy's: it interpolates from the nearer neighbour."""
+    position = percentile / 100 * (num_gaps - 1)
+    below = int(np.floor(position))
+    low = _ranked_ps(parts, below) / PS_PER_S
+    high = _ranked_ps(parts, min(below + 1, num_gaps - 1)) / PS_PER_S
+    fraction, distance = position - below, high - low
+    return low + distance * fraction if fraction < 0.5 else high - distance * (1 - fraction)
+
+
+def _ranked_ps(parts: Sequence[GapSpans], rank: int) -> int:
+    """The gap of this rank from below, from 0: by halving the range, with ever fewer spans that reach into it."""
+    found = [part for part in parts if len(part.first_ps)]
+    low, high = min(int(p.first_ps.min()) for p in found), max(int(p.last_ps.max()) for p in found)
+    num_below = 0
+    while low < high:
+        middle = (low + high) // 2
+        if num_below + sum(part.num_up_to(middle) for part in found) > rank:
+            high = middle
+            found = [part.where(part.first_ps <= high) for part in found]
+        else:
+            low = middle + 1
+            ended = [part.last_ps < low for part in found]
+            num_below += sum(
+                int(np.dot(part.num_steps[rows], part.multiplicity[rows]))
+                for part, rows in zip(found, ended, strict=True)
+            )
+            found = [part.where(~rows) for part, rows in zip(found, ended, strict=True)]
+    return low
+
+
+def _ints(column: object) -> Ints:
+    return np.array(column, dtype=np.int64)

@@ -100,7 +100,7 @@ def compare_routings(requests_a_replica: int, num_rounds: int) -> Iterator[dict[
 def day(num_replicas: int, shards: int, routing: str) -> Iterator[dict[str, Any]]:
     num_requests = num_replicas * REQUESTS_A_DAY
     trace = poisson(num_requests, num_requests / DAY_S)
-    run = simulated(trace, num_replicas, routing, shards)
+    run = simulated(trace, num_replicas, routing, shards, steps=False)
     yield {"case": f"a day of {num_replicas} replicas", "us_a_request": run["cpu_s"] / num_requests * 1e6, **run}
 
 

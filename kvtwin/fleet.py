@@ -54,7 +54,7 @@ def simulate_alone(experiment: Experiment, watch: Watch) -> list[ReplicaRecords]
     done = scheduler.recorder.requests
     beams = _beams(experiment)
     _run(lambda cost: run_simulation(experiment.source(), scheduler, cost, beams), watch, lambda: len(done))
-    return [replica_records(scheduler, keeps_decisions(experiment))]
+    return [replica_records(scheduler, *kept(experiment))]
 
 
 def simulate_fleet(experiment: Experiment, watch: Watch) -> list[ReplicaRecords]:
@@ -78,8 +78,9 @@ def _beams(experiment: Experiment) -> BeamModel:
     return RandomBeams(experiment.config["beams"]["drop_ratio"], experiment.seed)
 
 
-def keeps_decisions(experiment: Experiment) -> bool:
-    return bool(experiment.config["decisions"] == "full")
+def kept(experiment: Experiment) -> tuple[bool, bool]:
+    """Whether the run keeps every decision, and a row a step."""
+    return experiment.config["decisions"] == "full", experiment.config.get("steps", True)
 
 
 def _no_async(reason: str) -> str:
@@ -119,7 +120,7 @@ def _simulate_together(experiment: Experiment, watch: Watch) -> list[ReplicaReco
         watch,
         _NumDone(schedulers),
     )
-    return [replica_records(scheduler, keeps_decisions(experiment)) for scheduler in schedulers]
+    return [replica_records(scheduler, *kept(experiment)) for scheduler in schedulers]
 
 
 class _NumDone:
@@ -156,7 +157,7 @@ class _OneByOne:
             self.watch,
             lambda: before + len(done),
         )
-        return replica_records(scheduler, keeps_decisions(part))
+        return replica_records(scheduler, *kept(part))
 
 
 def _simulate_in_turn(experiment: Experiment, placement: Placement, watch: Watch) -> list[ReplicaRecords]:

@@ -39,7 +39,7 @@ def _columns(replicas: Sequence[ReplicaRecords]) -> Mapping[str, list[Any]]:
         "referenced_blocks": _referenced_blocks([StepColumns.of(each.steps) for each in replicas]),
         "num_evictions": [each.num_evictions for each in replicas],
         "num_preemptions": [int(each.requests["num_preemptions"].sum()) for each in replicas],
-        "num_steps": [len(each.steps["start_s"]) for each in replicas],
+        "num_steps": [each.num_steps for each in replicas],
         "decisions": [each.digest for each in replicas],
     }
 

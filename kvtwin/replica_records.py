@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from core.columns import charge_arrays, gap_arrays, request_arrays, requests_of, step_arrays
+from core.gap_spans import GapSpans, gap_spans
+from core.recorder import Recorder
 from core.request_log import RequestLog
 from core.scheduler import Scheduler
+from core.stretches import condensed, stretch_columns
 from kvtwin.decisions_file import decisions_jsonl
 
 Arrays = dict[str, NDArray[Any]]
@@ -18,7 +21,8 @@ Arrays = dict[str, NDArray[Any]]
 
 @dataclass(frozen=True)
 class ReplicaRecords:
-    """`requests` has a row for each request that came here, by id; `steps` and `gaps` are those of the replica.
+    """`requests` has a row for each request that came here, by id; `steps` and `gaps` are those of the replica. Under
+    `steps=false`, `steps` are a few rows that give the same figures, and `gap_spans` stand for the gaps.
 
     `charges`: which evictions were paid for by whom, None where none was; `num_costly_evictions` is None where
     evictions are not charged, `num_moved_blocks` where none can ever move. `decisions` are those of `decisions=full`.
@@ -28,6 +32,8 @@ class ReplicaRecords:
     requests: Arrays
     steps: Arrays
     gaps: Arrays
+    gap_spans: GapSpans | None
+    num_steps: int
     charges: Arrays | None
     num_decisions: int
     digest: str | None
@@ -44,15 +50,17 @@ class ReplicaRecords:
     turned_away: tuple[int, str] | None
 
 
-def replica_records(scheduler: Scheduler, keeps_decisions: bool) -> ReplicaRecords:
+def replica_records(scheduler: Scheduler, keeps_decisions: bool, keeps_steps: bool = True) -> ReplicaRecords:
     """The records of a scheduler whose run has ended."""
     recorder, log, tables = scheduler.recorder, scheduler.log, scheduler.tables
     taken, policies, attribution = requests_of(scheduler), scheduler.policies, tables.pool.attribution
     request_ids = np.sort(taken.column("request_id"))
     return ReplicaRecords(
         requests=request_arrays(taken, len(taken), request_ids),
-        steps=step_arrays(recorder, taken, tables.pool.num_blocks),
-        gaps=gap_arrays(recorder),
+        steps=step_arrays(recorder, taken, tables.pool.num_blocks) if keeps_steps else _few_rows(recorder),
+        gaps=gap_arrays(recorder if keeps_steps else Recorder()),
+        gap_spans=None if keeps_steps else gap_spans(recorder),
+        num_steps=sum(recorder.plan_num_steps),
         charges=charge_arrays(attribution.charges) if attribution is not None and attribution.num_costly else None,
         num_decisions=len(log),
         digest=log.digest() if len(log) else None,
@@ -69,6 +77,16 @@ def replica_records(scheduler: Scheduler, keeps_decisions: bool) -> ReplicaRecor
         tells_categories_apart=any(getattr(policy, "tells_categories_apart", False) for policy in policies.others),
         turned_away=_turned_away(taken),
     )
+
+
+def no_steps(pool_num_blocks: int | None) -> Arrays:
+    """The columns of a run without steps."""
+    return step_arrays(Recorder(), RequestLog(), pool_num_blocks)
+
+
+def _few_rows(recorder: Recorder) -> Arrays:
+    steps = condensed(stretch_columns(recorder))
+    return {field.name: getattr(steps, field.name) for field in fields(steps) if field.name != "replica"}
 
 
 def _turned_away(requests: RequestLog) -> tuple[int, str] | None:

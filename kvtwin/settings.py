@@ -79,6 +79,7 @@ RULES: Mapping[str, Rule] = {
     "decisions": _one_of("full", "digest", "off"),
     "attribution": BOOLEAN,
     "fast_forward": BOOLEAN,
+    "steps": BOOLEAN,
     "report": BOOLEAN,
     "hardware_file": Rule(TEXT.allows, "a file to write"),
     "trace.name": TEXT,

@@ -14,12 +14,13 @@ from typing import Any
 
 import numpy as np
 
+from core.gap_spans import summarize_spans
 from core.metrics import Records, RequestColumns, Slo, StepColumns, WasteColumns, compute_metrics
 from kvtwin.decisions_file import DECISIONS_FILE
 from kvtwin.experiment import Experiment
 from kvtwin.fleet_summary import fleet_block
 from kvtwin.merged_records import RequestTable, combined_digest, concatenated, total
-from kvtwin.replica_records import Arrays, ReplicaRecords
+from kvtwin.replica_records import Arrays, ReplicaRecords, no_steps
 from kvtwin.store import Run, npz_bytes, write_run
 
 PACKAGES = ("kvtwin", "numpy", "simpy", "hydra-core", "torch", "triton")
@@ -86,14 +87,20 @@ def collect_records(
             "wall_s": cost.wall_s,
             "cpu_s": cost.cpu_s,
             "peak_rss_bytes": _peak_rss_bytes(),
-            "num_steps": len(steps["start_s"]),
+            "num_steps": sum(each.num_steps for each in replicas),
             "num_plans": sum(each.num_plans for each in replicas),
         },
         "interrupted": interrupted,
         **({"fleet": fleet_block(experiment, replicas)} if len(replicas) > 1 else {}),
         **(extra or {}),
     }
-    return RunRecords(summary, requests, steps, gaps, _files(replicas))
+    kept = steps if _has_all_steps(replicas) else no_steps(experiment.pool.num_blocks)
+    return RunRecords(summary, requests, kept, gaps, _files(replicas))
+
+
+def _has_all_steps(replicas: Sequence[ReplicaRecords]) -> bool:
+    """Or else a few rows that stand for them (`steps=false`)."""
+    return replicas[0].gap_spans is None
 
 
 def _merged(experiment: Experiment, replicas: Sequence[ReplicaRecords]) -> tuple[Arrays, Arrays, Arrays]:
@@ -198,6 +205,7 @@ def _pool_block(experiment: Experiment) -> dict[str, Any]:
 def _metrics(
     experiment: Experiment, replicas: Sequence[ReplicaRecords], requests: Arrays, steps: Arrays, gaps: Arrays
 ) -> dict[str, Any]:
+    has_all_steps = _has_all_steps(replicas)
     num_swapped = sum(each.num_swapped_blocks for each in replicas)
     block_bytes = experiment.model.kv_bytes_per_token() * experiment.pool.block_size_tokens
     slo = experiment.config["slo"]
@@ -215,13 +223,15 @@ def _metrics(
             num_evictions=sum(each.num_evictions for each in replicas),
             num_costly_evictions=total(each.num_costly_evictions for each in replicas),
             counts_orphans=replicas[0].counts_orphans,
-            waste=WasteColumns.of(steps),
-            num_shared_references=steps["num_shared_references"],
-            num_waiting=steps["num_waiting"],
-            num_running=steps["num_running"],
+            waste=WasteColumns.of(steps) if has_all_steps else None,
+            num_shared_references=steps.get("num_shared_references"),
+            num_waiting=steps.get("num_waiting"),
+            num_running=steps.get("num_running"),
             slo=Slo(slo["ttft_s"], slo["tpot_s"]) if has_slo else None,
         )
     )
+    if not has_all_steps:
+        metrics["itl_s"] = summarize_spans([each.gap_spans for each in replicas if each.gap_spans is not None])
     metrics["num_swap_fallbacks"] = sum(each.num_swap_fallbacks for each in replicas)
     metrics["num_moved_blocks"] = total(each.num_moved_blocks for each in replicas)
     return metrics

@@ -181,3 +181,28 @@ def test_a_report_shows_each_replica(command):
     page = Path("run/report.html").read_text()
     assert "Routed by RoundRobin. max/mean is 1 where all have the same." in page
     assert page.count('<th scope="row">1</th>') == 1
+
+
+def test_without_a_row_a_step_the_figures_stay():
+    """But those of waste, sharing and full load, which need all steps."""
+    brief, full = fleet(steps=False), fleet()
+    assert brief.summary["decisions"] == full.summary["decisions"]
+    assert len(brief.steps["start_s"]) == len(brief.gaps["gap_s"]) == 0
+    assert brief.summary["cost"]["num_steps"] == full.summary["cost"]["num_steps"] == len(full.steps["start_s"])
+    blocks = "referenced_blocks"
+    told, expected = brief.summary["fleet"]["replicas"], full.summary["fleet"]["replicas"]
+    assert told.pop(blocks) == pytest.approx(expected.pop(blocks))
+    assert told == expected
+    ours, theirs = brief.summary["metrics"], full.summary["metrics"]
+    undefined = {name for name, value in ours.items() if value != theirs[name]}
+    for name in ("itl_s", "kv_utilization_ratio", "kv_cached_ratio", "evictable_ratio", "orphan_blocks"):
+        assert ours[name] == pytest.approx(theirs[name]), name
+        undefined.discard(name)
+    assert sorted(undefined) == [
+        "pool_share_ratio",
+        "saturated_num_running",
+        "saturated_share_ratio",
+        "sharing_saved_ratio",
+        "waste_ratio",
+        "waste_total_ratio",
+    ]

@@ -2,14 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 
-@dataclass(frozen=True, slots=True)
-class BatchItem:
+class BatchItem(NamedTuple):
     """What one sequence computes in this step: tokens at consecutive positions from start_position on.
 
     block_tables: block ids of the sequence, one table a KV group, of which those up to its last new token are used.
@@ -112,9 +112,9 @@ def build_batch(items: Sequence[BatchItem], block_size: int, device: torch.devic
 def _pad_tables(block_tables: Sequence[Sequence[int]], num_blocks: np.ndarray) -> np.ndarray:
     """[num_items, max_blocks]: the blocks each item uses, padded with its first one."""
     tables = np.empty((len(block_tables), int(num_blocks.max())), dtype=np.int64)
-    for row, (table, used) in enumerate(zip(block_tables, num_blocks.tolist(), strict=True)):
+    for row, (into, table, used) in enumerate(zip(tables, block_tables, num_blocks.tolist(), strict=True)):
         if len(table) < used:
             raise ValueError(f"item {row}: {used} blocks are needed, its table has {len(table)}")
-        tables[row, :used] = table[:used]
-        tables[row, used:] = table[0]
-    return tables
+        into[:used] = table[:used]
+    is_used = np.arange(tables.shape[1]) < num_blocks[:, None]
+    return np.where(is_used, tables, tables[:, :1])

@@ -15,6 +15,7 @@ from core.plan import BlockCopy, StepPlan
 from core.request import Request, Sequence
 from engine.batch import BatchInput, BatchItem, build_batch
 from engine.beams import BeamSearches
+from engine.block_ids import BlockIds
 from engine.kv_cache import PagedKV
 from engine.sampling import sample
 from engine.shadow import Shadow
@@ -35,10 +36,6 @@ class Sampling:
     seed: int = 0
     top_k: int = 0
     top_p: float = 1.0
-
-
-UNREAD = 0
-"""A block id that every memory has."""
 
 
 class NearTie(NamedTuple):
@@ -102,6 +99,7 @@ class TorchExecutor:
         self.near_ties: list[NearTie] = []
         self.beams = BeamSearches(tokens)
         self._decoder = decoder
+        self._block_ids = BlockIds()
         self._kv = kv
         self._sampling = sampling
         self._shadow = shadow
@@ -171,7 +169,7 @@ class TorchExecutor:
                 start,
                 num_new,
                 start + num_new == sequence.num_known,
-                self._block_tables(sequence),
+                self._block_ids.of(sequence),
             )
             for sequence, start, num_new in plan.scheduled()
         ]
@@ -184,10 +182,6 @@ class TorchExecutor:
             for row in rows
         ]
         return build_batch(items, self._kv.block_size, self._decoder.device)
-
-    def _block_tables(self, sequence: Sequence) -> list[list[int]]:
-        """One a KV group. A block that left its group's window has no id any more; what stands there is never read."""
-        return [[UNREAD if block is None else block.block_id for block in table] for table in sequence.tables]
 
     # ---- the next tokens ------------------------------------------------------------------------------------------
 

@@ -6,6 +6,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+_BLOCK_TOKENS = 256
+
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
@@ -32,8 +34,7 @@ def sample(
     top_k, top_p: what may be drawn, as in `most_likely`.
     A row's token depends on (seed, stream id, position, its logits) alone.
     """
-    best_two = logits.topk(2, dim=-1).values
-    token_ids = logits.argmax(dim=-1)
+    token_ids, margins = _best_and_margin(logits)
     drawn = np.flatnonzero(temperature > 0)
     if drawn.size:
         rows = torch.from_numpy(drawn).to(logits.device)
@@ -41,7 +42,28 @@ def sample(
         uniform = torch.from_numpy(uniform_draws(seed, stream_ids[drawn], positions[drawn])).to(logits.device)
         scaled_logits = most_likely(logits[rows].double() / scaling[:, None], top_k, top_p)
         token_ids[rows] = _inverse_cdf(scaled_logits, uniform)
-    return Sampled(token_ids, best_two[:, 0] - best_two[:, 1])
+    return Sampled(token_ids, margins)
+
+
+def _best_and_margin(logits: Tensor) -> tuple[Tensor, Tensor]:
+    """The id of each row's greatest logit, the lowest of equals, and by how much it exceeds every other.
+
+    By blocks of the vocabulary: on a CPU torch finds a maximum ten times as fast as a maximum's place.
+    """
+    vocab_size = logits.shape[1]
+    width = min(_BLOCK_TOKENS, vocab_size)
+    end = vocab_size - vocab_size % width
+    maxima = logits[:, :end].unflatten(1, (-1, width)).amax(dim=2)
+    if end < vocab_size:
+        maxima = torch.cat([maxima, logits[:, end:].amax(dim=1, keepdim=True)], dim=1)
+    block = maxima.argmax(dim=1, keepdim=True)
+    columns = block * width + torch.arange(width, device=logits.device)
+    columns.clamp_(max=vocab_size - 1)
+    candidates = logits.gather(1, columns)
+    best = columns.gather(1, candidates.argmax(dim=1, keepdim=True))
+    others = maxima.scatter(1, block, -torch.inf).amax(dim=1)
+    others = others.maximum(candidates.masked_fill(columns == best, -torch.inf).amax(dim=1))
+    return best.squeeze(1), maxima.amax(dim=1) - others
 
 
 def most_likely(scaled_logits: Tensor, top_k: int, top_p: float) -> Tensor:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import numpy as np
+
 from core.request import Sequence
 from engine.tokens import SequenceTokens
 
@@ -19,7 +21,7 @@ class StepRow(NamedTuple):
     start: int
     num_new: int
     wants_logits: bool
-    block_tables: list[list[int]]
+    block_tables: list[np.ndarray]
 
     @property
     def end(self) -> int:

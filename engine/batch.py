@@ -2,14 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 
-class BatchItem(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class BatchItem:
     """What one sequence computes in this step: tokens at consecutive positions from start_position on.
 
     block_tables: block ids of the sequence, one table a KV group, of which those up to its last new token are used.
@@ -71,41 +71,65 @@ def build_batch(items: Sequence[BatchItem], block_size: int, device: torch.devic
     if not items:
         raise ValueError("a batch needs at least one item")
     num_new = np.array([len(item.token_ids) for item in items], dtype=np.int64)
-    start = np.array([item.start_position for item in items], dtype=np.int64)
     packing = np.concatenate([np.flatnonzero(num_new == 1), np.flatnonzero(num_new != 1)])
-    num_decodes = int(np.count_nonzero(num_new == 1))
     packed = [items[index] for index in packing]
-    num_new, start = num_new[packing], start[packing]
+    place = np.empty_like(packing)
+    place[packing] = np.arange(len(items))
+    return pack(
+        num_new[packing],
+        np.array([item.start_position for item in packed], dtype=np.int64),
+        np.concatenate([np.asarray(item.token_ids, dtype=np.int64) for item in packed]),
+        list(zip(*(item.block_tables for item in packed), strict=True)),
+        place[[item.wants_logits for item in items]],
+        block_size,
+        device,
+    )
 
+
+def pack(
+    num_new: np.ndarray,
+    start: np.ndarray,
+    token_ids: np.ndarray,
+    block_tables: Sequence[Sequence[Sequence[int]]],
+    sampled: np.ndarray,
+    block_size: int,
+    device: torch.device | str,
+) -> BatchInput:
+    """The tensors of sequences in packed order, those of one token first.
+
+    num_new, start: int64 [num_seqs], new tokens and their first position; token_ids: int64 [num_tokens]
+    block_tables: a table per KV group and sequence, at least as long as its tokens need
+    sampled: int64 [num_sampled], sequences whose last logits are wanted, in the order in which they are
+    Raises ValueError when a block table is shorter than its tokens.
+    """
+    num_decodes = int(np.count_nonzero(num_new == 1))
     num_kv = start + num_new
     num_blocks = -(-num_kv // block_size)
-    row_start = np.concatenate([[0], np.cumsum(num_new)])
-    owner = np.repeat(np.arange(len(packed)), num_new)
+    row_start = np.zeros(len(num_new) + 1, dtype=np.int64)
+    np.cumsum(num_new, out=row_start[1:])
+    owner = np.repeat(np.arange(len(num_new)), num_new)
     positions = np.arange(row_start[-1]) - (row_start[:-1] - start)[owner]
-
-    last_row_of_item = np.empty(len(items), dtype=np.int64)
-    last_row_of_item[packing] = row_start[1:] - 1
-    wanted = np.array([item.wants_logits for item in items])
+    column, offset = np.divmod(positions, block_size)
 
     def to_device(array: np.ndarray) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(array, dtype=np.int64)).to(device)
 
-    def tables_of(group: int) -> GroupTables:
-        tables = _pad_tables([item.block_tables[group] for item in packed], num_blocks)
+    def tables_of(group: Sequence[Sequence[int]]) -> GroupTables:
+        tables = _pad_tables(group, num_blocks)
         return GroupTables(
-            slot_mapping=to_device(tables[owner, positions // block_size] * block_size + positions % block_size),
+            slot_mapping=to_device(tables[owner, column] * block_size + offset),
             decode_block_tables=to_device(tables[:num_decodes, : num_blocks[:num_decodes].max(initial=0)]),
             prefill_block_tables=to_device(tables[num_decodes:]),
         )
 
     return BatchInput(
-        token_ids=to_device(np.concatenate([np.asarray(item.token_ids, dtype=np.int64) for item in packed])),
+        token_ids=to_device(token_ids),
         positions=to_device(positions),
-        groups=tuple(tables_of(group) for group in range(len(items[0].block_tables))),
+        groups=tuple(tables_of(group) for group in block_tables),
         decode_num_kv_tokens=to_device(num_kv[:num_decodes]),
         prefill_query_start=to_device(row_start[num_decodes:] - row_start[num_decodes]),
         prefill_num_kv_tokens=to_device(num_kv[num_decodes:]),
-        sample_rows=to_device(last_row_of_item[wanted]),
+        sample_rows=to_device(row_start[1:][sampled] - 1),
     )
 
 

@@ -22,6 +22,9 @@ class BlockIds:
         self._tables: dict[Sequence, list[_TableIds]] = {}
         self._most_kept = _LEAST_FORGOTTEN
 
+    def __len__(self) -> int:
+        return len(self._tables)
+
     def of(self, sequence: Sequence) -> list[np.ndarray]:
         """One array a KV group, int64 [num_blocks]. What it holds stays as it is, whatever becomes of the table."""
         tables = self._tables.get(sequence)
@@ -38,7 +41,7 @@ class BlockIds:
 
 
 class _TableIds:
-    """The ids of one table. To compare it with what it was costs nanoseconds a block; to read its ids, ten times that."""
+    """The ids of one table. To compare it with what it was costs nanoseconds a block; to read its ids, tens."""
 
     def __init__(self) -> None:
         self._blocks: list[Block | None] = []

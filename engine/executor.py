@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass
+from itertools import chain
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -13,11 +14,11 @@ from torch import Tensor
 
 from core.plan import BlockCopy, StepPlan
 from core.request import Request, Sequence
-from engine.batch import BatchInput, BatchItem, build_batch
+from engine.batch import BatchInput, pack
 from engine.beams import BeamSearches
 from engine.block_ids import BlockIds
 from engine.kv_cache import PagedKV
-from engine.sampling import sample
+from engine.sampling import Sampled, best, sample
 from engine.shadow import Shadow
 from engine.step_row import StepRow
 from engine.tokens import SequenceTokens, TokenStore
@@ -169,31 +170,39 @@ class TorchExecutor:
                 start,
                 num_new,
                 start + num_new == sequence.num_known,
-                self._block_ids.of(sequence),
+                self._block_tables(sequence),
             )
-            for sequence, start, num_new in plan.scheduled()
+            for sequence, start, num_new in chain(plan.decodes(), plan.chunks)
         ]
         rows.sort(key=lambda row: row.num_new > 1)
         return rows
 
+    def _block_tables(self, sequence: Sequence) -> list[np.ndarray]:
+        return self._block_ids.of(sequence)
+
     def _pack(self, rows: SequenceOf[StepRow]) -> BatchInput:
-        items = [
-            BatchItem(row.tokens.known[row.start : row.end], row.start, row.block_tables, row.wants_logits)
-            for row in rows
-        ]
-        return build_batch(items, self._kv.block_size, self._decoder.device)
+        _, _, start, num_new, wants_logits, block_tables = zip(*rows, strict=True)
+        return pack(
+            np.array(num_new, dtype=np.int64),
+            np.array(start, dtype=np.int64),
+            _token_ids(rows),
+            list(zip(*block_tables, strict=True)),
+            np.flatnonzero(wants_logits),
+            self._kv.block_size,
+            self._decoder.device,
+        )
 
     # ---- the next tokens ------------------------------------------------------------------------------------------
 
     def _sample(self, rows: SequenceOf[StepRow], logits: Tensor) -> StepOutput:
         """One token for every row of `logits`, or several where samples start from a fresh prompt."""
+        if not any(row.sequence.request.is_beam_search for row in rows):
+            return self._draw(rows, logits)
         places: dict[Request, list[int]] = {}
         drawn = []
         for place, row in enumerate(rows):
             request = row.sequence.request
             (places.setdefault(request, []) if request.is_beam_search else drawn).append(place)
-        if not places:
-            return self._draw(rows, logits)
         output = self._draw([rows[place] for place in drawn], logits[drawn])
         parents: dict[int, int] = {}
         for request, own in places.items():
@@ -211,33 +220,45 @@ class TorchExecutor:
             self.near_ties += [NearTie(request.request_id, beam.index, position) for beam in request.live]
 
     def _draw(self, rows: SequenceOf[StepRow], logits: Tensor) -> StepOutput:
-        draws = [(place, sequence) for place, row in enumerate(rows) for sequence in [row.sequence, *_forked(row)]]
-        if not draws:
+        if not rows:
             return StepOutput({}, frozenset(), {})
-        if len(draws) > len(rows):
-            logits = logits[torch.tensor([place for place, _ in draws], device=logits.device)]
-        tokens = [self.tokens.of(sequence) for _, sequence in draws]
-        sampled = sample(
-            logits,
-            np.full(len(draws), self._sampling.temperature),
-            self._sampling.seed,
-            np.array([sequence.request.request_id + (sequence.index << 32) for _, sequence in draws], dtype=np.int64),
-            np.array([known.num_known for known in tokens], dtype=np.int64),
-            self._sampling.top_k,
-            self._sampling.top_p,
-        )
-        self.num_sampled += len(draws)
+        sequences, tokens = [row.sequence for row in rows], [row.tokens for row in rows]
+        has_samples = any(sequence.request.num_samples > 1 for sequence in sequences)
+        if has_samples:
+            forks = [(place, sequence) for place, row in enumerate(rows) for sequence in _forked(row)]
+            sequences += [sequence for _, sequence in forks]
+            tokens += [self.tokens.of(sequence) for _, sequence in forks]
+            logits = logits[[*range(len(rows)), *(place for place, _ in forks)]]
+        sampled = self._next_tokens(sequences, tokens, logits)
+        self.num_sampled += len(sequences)
         for place in torch.nonzero(sampled.margins < NEAR_TIE_LOGITS).flatten().tolist():
-            sequence = draws[place][1]
+            sequence = sequences[place]
             self.near_ties.append(NearTie(sequence.request.request_id, sequence.index, tokens[place].num_known))
-        self._score(draws, tokens, logits, sampled.token_ids)
-        return self._append([sequence for _, sequence in draws], tokens, sampled.token_ids.tolist())
+        if has_samples:
+            self._score(sequences, tokens, logits, sampled.token_ids)
+        return self._append(sequences, tokens, sampled.token_ids.tolist())
+
+    def _next_tokens(
+        self, sequences: SequenceOf[Sequence], tokens: SequenceOf[SequenceTokens], logits: Tensor
+    ) -> Sampled:
+        sampling = self._sampling
+        if sampling.temperature == 0:
+            return best(logits)
+        return sample(
+            logits,
+            np.full(len(sequences), sampling.temperature),
+            sampling.seed,
+            np.array([sequence.request.request_id + (sequence.index << 32) for sequence in sequences], dtype=np.int64),
+            np.array([known.num_known for known in tokens], dtype=np.int64),
+            sampling.top_k,
+            sampling.top_p,
+        )
 
     def _score(
-        self, draws: SequenceOf[tuple[int, Sequence]], tokens: SequenceOf[SequenceTokens], logits: Tensor, drawn: Tensor
+        self, sequences: SequenceOf[Sequence], tokens: SequenceOf[SequenceTokens], logits: Tensor, drawn: Tensor
     ) -> None:
         """Adds the log probability of each token to its sample's, where there are others to compare with."""
-        places = [place for place, (_, sequence) in enumerate(draws) if sequence.request.num_samples > 1]
+        places = [place for place, sequence in enumerate(sequences) if sequence.request.num_samples > 1]
         if places:
             log_probabilities = logits[places].double().log_softmax(dim=-1).gather(1, drawn[places][:, None])
             for place, value in zip(places, log_probabilities.flatten().tolist(), strict=True):
@@ -248,13 +269,20 @@ class TorchExecutor:
     ) -> StepOutput:
         new: dict[int, list[int]] = {}
         stopped = []
-        for sequence, known, best in zip(sequences, tokens, sampled, strict=True):
-            token = known.append(best)
+        for sequence, known, token_id in zip(sequences, tokens, sampled, strict=True):
+            token = known.append(token_id)
             if sequence.rank >= 0:  # samples get their rank when the step is committed
                 new[sequence.rank] = [token]
                 if self.tokens.output.stops(token):
                     stopped.append(sequence.rank)
         return StepOutput(new, frozenset(stopped), {})
+
+
+def _token_ids(rows: SequenceOf[StepRow]) -> np.ndarray:
+    """int64 [num_tokens]: what each row computes, one after another; rows of one token come first."""
+    single = [row.tokens.at(row.start) for row in rows if row.num_new == 1]
+    chunks = [row.tokens.known[row.start : row.end] for row in rows if row.num_new > 1]
+    return np.concatenate([np.array(single, dtype=np.int64), *chunks])
 
 
 def _block_copies(moves: Mapping[int, int]) -> list[BlockCopy]:

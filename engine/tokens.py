@@ -39,6 +39,11 @@ class SequenceTokens:
         """Prompt and outputs so far, int64 [num_known]; a view."""
         return self._ids[: self.num_known]
 
+    def at(self, position: int) -> int:
+        """The token at one position."""
+        token: int = self._ids.item(position)
+        return token
+
     @property
     def outputs(self) -> np.ndarray:
         return self._ids[self.num_prompt : self.num_known]
@@ -80,7 +85,7 @@ class TokenStore:
     def scheduled(self, sequence: Sequence) -> SequenceTokens:
         """As `of`, when a step has just been decided: a beam search that begins again forgets its outputs."""
         tokens, request = self.of(sequence), sequence.request
-        if tokens.num_outputs <= sequence.num_outputs:
+        if not request.is_beam_search or tokens.num_outputs <= sequence.num_outputs:
             return tokens
         for index in range(request.num_samples):
             self._tokens.pop((request.request_id, index), None)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from engine.sampling import most_likely, sample, uniform_draws
+from engine.sampling import best, most_likely, sample, uniform_draws
 
 LOGITS = torch.randn(12, 50, generator=torch.Generator().manual_seed(0)) * 2
 STREAMS, POSITIONS = np.arange(12) * 1000, np.arange(12) % 5
@@ -95,3 +95,13 @@ def test_draws_among_the_most_likely_keep_their_shares_and_their_independence():
         alone = sample(LOGITS[only], TEMPERATURE[only], 1, STREAMS[only], POSITIONS[only], 7, 0.8)
         assert alone.token_ids[0] == together[row]
     assert torch.equal(sample(LOGITS, TEMPERATURE, 1, STREAMS, POSITIONS, 1).token_ids, LOGITS.argmax(dim=-1))
+
+
+@pytest.mark.parametrize("vocab_size", [2, 255, 256, 257, 1000])
+@pytest.mark.parametrize("spread", [1, 100])
+def test_the_best_token_by_blocks_is_the_best_token(vocab_size, spread):
+    """With few distinct values, so that many are equal."""
+    logits = (torch.randn(50, vocab_size, generator=torch.Generator().manual_seed(vocab_size)) * spread).round()
+    found, two = best(logits), logits.topk(2, dim=-1).values
+    assert torch.equal(found.token_ids, logits.argmax(dim=-1))
+    assert torch.equal(found.margins, two[:, 0] - two[:, 1])

@@ -57,7 +57,7 @@ class StaleTable(TorchExecutor):
     def _block_tables(self, sequence):
         if not hasattr(self, "_first"):
             self._first = {}
-        (block_ids,) = super()._block_tables(sequence)
+        block_ids = super()._block_tables(sequence)[0].tolist()
         known = self._first.setdefault((sequence.request.request_id, sequence.index), block_ids)
         return [known + block_ids[len(known) :]]
 
@@ -84,7 +84,7 @@ class FreedEarly(TorchExecutor):
     def _block_tables(self, sequence):
         if not hasattr(self, "_victim"):
             self._victim, self._heir = None, None
-        (block_ids,) = super()._block_tables(sequence)
+        block_ids = super()._block_tables(sequence)[0].tolist()
         if self._victim is None and sequence.num_outputs > 2:
             self._victim = (sequence.request.request_id, block_ids[0])
         elif self._victim is not None and self._heir is None and sequence.request.request_id != self._victim[0]:

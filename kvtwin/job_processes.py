@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import redirect_stderr, redirect_stdout
+from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from types import FrameType
@@ -27,13 +27,13 @@ HANDED_ON = getattr(signal, "SIGUSR1", signal.SIGTERM)
 
 @dataclass(frozen=True)
 class Finished(Generic[Answer]):
-    """A job that has ended: its answer (None: its process ended in it) and what it printed."""
+    """A job that has ended: its answer and what it printed. No answer: it was interrupted, or its process ended."""
 
     number: int  # from 0
     answer: Answer | None
     out: str = ""
     err: str = ""
-    exit_code: int | None = None  # of a process that ended too early; negative: of the signal
+    exit_code: int | None = None  # of a process that ended by itself; negative: of a signal
 
 
 @dataclass
@@ -68,7 +68,8 @@ class JobProcesses(Generic[Job, Answer]):
         return self
 
     def __exit__(self, *error: Any) -> None:
-        self._interrupt_busy()  # nobody waits for their answers any more
+        if not self._interrupt.requested:
+            self._interrupt_busy()  # nobody waits for their answers any more
         for worker in self._busy:
             _dismiss(worker)
         self._interrupt.__exit__(*error)
@@ -91,15 +92,19 @@ class JobProcesses(Generic[Job, Answer]):
         ours, theirs = self._context.Pipe()
         inherited = [ours, *(worker.connection for worker in self._busy)] if START_METHOD == "fork" else []
         process = self._context.Process(target=_serve, args=(self._run, theirs, inherited))
-        process.start()
+        with _masked(signal.SIG_BLOCK, {signal.SIGINT, HANDED_ON}):
+            process.start()
         theirs.close()
         self._give_job(_Worker(process, ours))
 
     def _give_job(self, worker: _Worker) -> None:
         worker.number = self._num_given
         self._num_given += 1
-        worker.connection.send(self._jobs[worker.number])
+        with suppress(OSError):  # it has just died, and is found to have when its answer is waited for
+            worker.connection.send(self._jobs[worker.number])
         self._busy.append(worker)
+        if self._interrupt.requested:  # since it was decided that there is one more
+            _hand_on(worker)
 
     def _collect(self) -> None:
         """Waits for answers; who gave one gets the next job."""
@@ -111,7 +116,8 @@ class JobProcesses(Generic[Job, Answer]):
                 self._finished[worker.number] = Finished(worker.number, *worker.connection.recv())
             except EOFError:
                 exit_code = _dismiss(worker)
-                self._finished[worker.number] = Finished(worker.number, None, exit_code=exit_code)
+                told = None if self._interrupt.requested else exit_code
+                self._finished[worker.number] = Finished(worker.number, None, exit_code=told)
                 if has_more:
                     self._start()
                 continue
@@ -122,8 +128,22 @@ class JobProcesses(Generic[Job, Answer]):
 
     def _interrupt_busy(self) -> None:
         for worker in self._busy:
-            if worker.process.is_alive() and worker.process.pid is not None:
-                os.kill(worker.process.pid, HANDED_ON)
+            _hand_on(worker)
+
+
+def _hand_on(worker: _Worker) -> None:
+    if worker.process.is_alive() and worker.process.pid is not None:
+        os.kill(worker.process.pid, HANDED_ON)
+
+
+@contextmanager
+def _masked(how: int, signals: set[int]) -> Iterator[None]:
+    """Blocks or unblocks the signals inside; a process that is started there keeps it so."""
+    before = signal.pthread_sigmask(how, signals)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _dismiss(worker: _Worker) -> int | None:
@@ -136,22 +156,22 @@ def _dismiss(worker: _Worker) -> int | None:
 def _serve(run: Callable[[Job], Answer], connection: Connection, inherited: Sequence[Connection]) -> None:
     """What a process does: jobs, until nobody sends any more.
 
-    Ctrl-C in a terminal reaches all processes at once, so it is blocked here; the parent hands it on by another signal,
-    once, to those that have a job.
+    Ctrl-C in a terminal reaches all processes at once, so SIGINT stays blocked, as it was at the start. The parent
+    hands it on by another signal, which waits while there is no job.
     """
     for other in inherited:  # kept open, they would hide from their owners that the parent has gone
         other.close()
-    if hasattr(signal, "pthread_sigmask"):
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(HANDED_ON, signal.SIG_IGN)
+    signal.signal(HANDED_ON, _interrupt)
     try:
         while True:
             job = connection.recv()
-            with redirect_stdout(io.StringIO()) as out, redirect_stderr(io.StringIO()) as err:
-                signal.signal(HANDED_ON, _interrupt)
+            with (
+                redirect_stdout(io.StringIO()) as out,
+                redirect_stderr(io.StringIO()) as err,
+                _masked(signal.SIG_UNBLOCK, {HANDED_ON}),
+            ):
                 answer = run(job)
-                signal.signal(HANDED_ON, signal.SIG_IGN)
             connection.send((answer, out.getvalue(), err.getvalue()))
     except (EOFError, ConnectionError, KeyboardInterrupt):  # the parent has closed the connection, or gone
         return

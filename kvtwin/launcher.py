@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from importlib.machinery import ModuleSpec
 from importlib.util import module_from_spec
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from hydra import version
 from hydra.core.plugins import Plugins
@@ -23,6 +23,9 @@ from kvtwin.failures import tell
 from kvtwin.progress import progress_bar
 from kvtwin.sweep import INTERRUPTED, JobOutcome, Jobs, refuse_late_launcher
 from kvtwin.sweep_configs import SweepConfigs
+
+if TYPE_CHECKING:
+    from kvtwin.job_processes import Finished
 
 Job: TypeAlias = tuple[int, Sequence[str]]  # its number, and the words that make its configuration
 
@@ -146,10 +149,15 @@ class SweepLauncher(Launcher):
             for finished in processes.results(progress.show):
                 sys.stdout.write(finished.out)
                 sys.stderr.write(finished.err)
-                if finished.answer is None:
-                    number, words = jobs[finished.number]
-                    tell(f"job {number} ({' '.join(words)}): its process ended with exit code {finished.exit_code}")
-                yield finished.answer or JobOutcome(None, 1)
+                yield finished.answer or _without_answer(finished, jobs)
+
+
+def _without_answer(finished: Finished[JobOutcome], jobs: Sequence[Job]) -> JobOutcome:
+    if finished.exit_code is None:
+        return JobOutcome(None, INTERRUPTED)
+    number, words = jobs[finished.number]
+    tell(f"job {number} ({' '.join(words)}): its process ended with exit code {finished.exit_code}")
+    return JobOutcome(None, 1)
 
 
 def num_cores() -> int:

@@ -148,36 +148,51 @@ def test_jobs_that_measure_time_run_one_at_a_time(kvtwin):
     ]
 
 
-@pytest.mark.parametrize("whole_group", [False, True], ids=["the command", "its group, as a terminal does"])
-def test_ctrl_c_ends_a_sweep_with_nothing_half_written(tmp_path, whole_group):
+@pytest.fixture
+def long_sweep(tmp_path) -> subprocess.Popen[str]:
+    """Two jobs of three run, side by side, each for long."""
     rows = [row(number * 0.01, 40, 400) for number in range(6000)]
     trace = write_trace(tmp_path / "long.jsonl", rows)
     words = ("trace=file", f"trace.path={trace}", "fast_forward=false", "seed=1,2,3", TWO)
+    command = [sys.executable, "-m", "kvtwin.app", "sim", "-m", *words]
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])}
-    child = subprocess.Popen(
-        [sys.executable, "-m", "kvtwin.app", "sim", "-m", *words],
-        cwd=tmp_path,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    child = subprocess.Popen(command, cwd=tmp_path, env=environment, text=True, start_new_session=True, **pipes)
     runs = tmp_path / "runs" / "sim"
     while not runs.exists() or len(list(runs.iterdir())) < 2:
         time.sleep(0.05)
         assert child.poll() is None, child.communicate()
     time.sleep(0.3)
-    (os.killpg if whole_group else os.kill)(child.pid, signal.SIGINT)
-    out, errors = child.communicate(timeout=30)
-    assert (child.returncode, out) == (130, "")
+    return child
+
+
+STOPPING = "stopping after this step; Ctrl-C again drops what ran"
+
+
+def test_ctrl_c_ends_a_sweep_with_nothing_half_written(tmp_path, long_sweep):
+    os.killpg(long_sweep.pid, signal.SIGINT)  # all processes, as a terminal does
+    out, errors = long_sweep.communicate(timeout=30)
+    assert (long_sweep.returncode, out) == (130, "")
     first, *rest, last = errors.splitlines()
-    assert (first, last) == ("stopping after this step; Ctrl-C again drops what ran", "kvtwin: interrupted")
+    assert (first, last) == (STOPPING, "kvtwin: interrupted")
     assert [line.startswith("kvtwin: what ran of this job is in runs/sim/") for line in rest] == [True, True]
+    runs = tmp_path / "runs" / "sim"
     assert [summary_of(folder)["interrupted"] for folder in runs.iterdir()] == [True, True]  # the third never began
     assert {path.name for path in runs.rglob("*") if path.is_file()} == {
         *("summary.json", "requests.npz", "steps.npz", "gaps.npz")
     }
+
+
+def test_ctrl_c_twice_leaves_nothing(tmp_path, long_sweep):
+    os.kill(long_sweep.pid, signal.SIGINT)
+    assert long_sweep.stderr is not None
+    assert long_sweep.stderr.readline().strip() == STOPPING
+    os.kill(long_sweep.pid, signal.SIGINT)
+    _, errors = long_sweep.communicate(timeout=30)
+    assert long_sweep.returncode == 130
+    assert errors.splitlines()[-1] == "kvtwin: interrupted"
+    left = [folder for folder in (tmp_path / "runs").glob("sim/*") if not (folder / "summary.json").exists()]
+    assert left == []
 
 
 def test_jobs_may_have_processes_of_their_own(kvtwin, own):

@@ -118,16 +118,16 @@ def test_greedy_tokens_are_the_dense_models_and_the_simulator_decides_the_same(n
     assert_lockstep(shared_prefix_trace(), setup, run)
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", range(6))
 def test_any_crowd_on_windows_reads_what_is_its_own(seed):
-    """Shared beginnings, samples, async scheduling or swaps, in a pool that preempts: tags and the simulator agree."""
+    """Shared beginnings, samples, async scheduling or swaps, in a small pool: clean tags, the same decisions."""
     draw = random.Random(seed)
     name = draw.choice(["mistral", "gemma3", "gpt_oss", "two windows", "shared"])
-    groups, num = ARCHITECTURES[name].kv_groups(), 7
+    groups, num = ARCHITECTURES[name].kv_groups(), 6
     asynchronous = draw.random() < 0.4
-    num_samples = [1 if asynchronous else draw.choice([1, 1, 2]) for _ in range(num)]
+    num_samples = [1 if asynchronous else draw.choice([1, 2]) for _ in range(num)]
     num_prompt = [12 + draw.randint(1, 18) for _ in range(num)]
-    num_output = [draw.randint(1, 20) for _ in range(num)]
+    num_output = [draw.randint(1, 30) for _ in range(num)]
     trace = trace_of(
         sorted(draw.choice([0, 0.002, 0.01]) * row for row in range(num)),
         num_prompt,
@@ -140,7 +140,7 @@ def test_any_crowd_on_windows_reads_what_is_its_own(seed):
         Settings(
             (-(-longest // BLOCK_SIZE) + 3) * len(groups),
             block_size=BLOCK_SIZE,
-            budget=draw.choice([7, 17, 64]),
+            budget=draw.choice([7, 12, 40]),
             mode="recompute" if asynchronous else draw.choice(["swap", "recompute"]),
             host_blocks=300,
             full_prompt=False,

@@ -94,8 +94,9 @@ class Attribution:
         resident, but behind one that was evicted, is lost by that eviction.
         """
         first, last = num_computed // self._block_size, (sequence.num_known - 1) // self._block_size
-        sequence.lost_ahead, sequence.first_lost = [], first
-        found, cause, resident = sequence.lost_ahead, None, self._index.get
+        found: list[int] = []
+        sequence.lost_ahead, sequence.first_lost = found, first
+        cause, resident = None, self._index.get
         for start in range(first, last, _KEYS_AT_ONCE):
             for key in sequence.keys.keys(start, min(start + _KEYS_AT_ONCE, last)):
                 if resident(key) is None:
@@ -106,6 +107,8 @@ class Attribution:
 
     def charge(self, sequence: RequestSequence, num_computed: int) -> None:
         """The step at hand brings the sequence's KV up to so many tokens."""
+        if not sequence.lost_ahead:
+            return
         num_blocks = num_computed // self._block_size - sequence.first_lost
         charged = sequence.lost_ahead[:num_blocks]
         if not charged:

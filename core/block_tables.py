@@ -307,7 +307,9 @@ class BlockTables:
             self.pool.release(blocks, sequence.request.request_id)
             table.clear()
         sequence.num_registered = 0
-        self.note_surplus(sequence)
+        if sequence.num_surplus_tokens:
+            self.num_surplus_tokens -= sequence.num_surplus_tokens
+            sequence.num_surplus_tokens = 0
 
     def drop_expired(self, sequence: Sequence, plan: StepPlan) -> None:
         """Frees the blocks that left each group's window; their place in the table stays, as None."""

@@ -64,17 +64,17 @@ def step_arrays(recorder: Recorder, requests: RequestLog, pool_num_blocks: int |
 
     Blocks are counted when the step has taken its own; `*_after` when what ended with it has freed its blocks.
     """
-    num_steps = _ints(recorder.plan_num_steps)
+    num_steps = recorder.plan_column("num_steps")
     duration_ps, steps_before = durations_ps(recorder), _steps_before(num_steps)
     total = len(duration_ps)
     first, last = np.cumsum(num_steps) - num_steps, np.cumsum(num_steps) - 1  # places of each plan's steps
     start_ps, ahead = _start_ps(recorder, duration_ps), int(recorder.decides_ahead)
-    num_decodes = np.repeat(_ints(recorder.plan_num_decodes), num_steps)
-    num_running = np.repeat(_ints(recorder.plan_num_running), num_steps)
+    num_decodes = np.repeat(recorder.plan_column("num_decodes"), num_steps)
+    num_running = np.repeat(recorder.plan_column("num_running"), num_steps)
     referenced = _ints(recorder.step_referenced_blocks)[:total]
     cached, orphans = recorder.step_cached_blocks.expand(total), recorder.step_orphan_blocks.expand(total)
     internal = recorder.step_internal_tokens.expand(total)
-    num_filled = np.repeat(_ints(recorder.plan_num_filled_tokens), num_steps)
+    num_filled = np.repeat(recorder.plan_column("num_filled_tokens"), num_steps)
     num_filled += steps_before * num_decodes * recorder.num_kv_groups
     num_plans = recorder.num_plans
     cached_after = recorder.cached_blocks_after.expand(num_plans)
@@ -83,9 +83,9 @@ def step_arrays(recorder: Recorder, requests: RequestLog, pool_num_blocks: int |
     return {
         "start_s": start_ps / PS_PER_S,
         "duration_s": duration_ps / PS_PER_S,
-        "num_prefill_tokens": _placed(_ints(recorder.plan_num_prefill_tokens), first, total),
+        "num_prefill_tokens": _placed(recorder.plan_column("num_prefill_tokens"), first, total),
         "num_decode_seqs": num_decodes,
-        "decode_context_tokens": np.repeat(_ints(recorder.plan_decode_context_tokens), num_steps)
+        "decode_context_tokens": np.repeat(recorder.plan_column("decode_context_tokens"), num_steps)
         + steps_before * num_decodes,
         "num_running": num_running,
         "num_waiting": _num_present(requests, _decided_ps(recorder, first, start_ps)) - num_running,
@@ -94,7 +94,7 @@ def step_arrays(recorder: Recorder, requests: RequestLog, pool_num_blocks: int |
         "num_shared_references": recorder.step_shared_references.expand(total),
         "num_orphan_blocks": orphans,
         "num_free_blocks": free,
-        "num_referenced_blocks_after": _after(referenced, last, _ints(recorder.plan_referenced_blocks_after), ahead),
+        "num_referenced_blocks_after": _after(referenced, last, recorder.plan_column("referenced_blocks_after"), ahead),
         "num_cached_blocks_after": _after(cached, last, cached_after, ahead),
         "num_orphan_blocks_after": _after(orphans, last, orphans_after, ahead),
         "num_evictions": np.diff(recorder.step_evictions_before_end.expand(total), prepend=0),
@@ -109,8 +109,8 @@ def step_arrays(recorder: Recorder, requests: RequestLog, pool_num_blocks: int |
 
 def gap_arrays(recorder: Recorder) -> Arrays:
     """The weighted multiset of inter-token gaps: a step's decodes share one, those that sat out have their own."""
-    num_steps = _ints(recorder.plan_num_steps)
-    multiplicity = np.repeat(_ints(recorder.plan_num_regular_gaps), num_steps)
+    num_steps = recorder.plan_column("num_steps")
+    multiplicity = np.repeat(recorder.plan_column("num_regular_gaps"), num_steps)
     multiplicity[np.cumsum(num_steps) - 1] -= _dense(recorder.lost_decodes, recorder.num_plans)
     duration_ps = durations_ps(recorder)
     # Who decodes without a pause had a token at the end of the step before, also where a clock runs between the steps.
@@ -137,8 +137,8 @@ def charge_arrays(charges: Charges) -> Arrays:
 
 def durations_ps(recorder: Recorder) -> Ints:
     """How long each step took, [num_steps]."""
-    num_steps, growth_ps = _ints(recorder.plan_num_steps), _ints(recorder.plan_growth_ps)
-    first_ps, is_listed = _ints(recorder.plan_first_ps), _ints(recorder.plan_growth_ps) == UNEVEN
+    num_steps, growth_ps = recorder.plan_column("num_steps"), recorder.plan_column("growth_ps")
+    first_ps, is_listed = recorder.plan_column("first_ps"), recorder.plan_column("growth_ps") == UNEVEN
     found = np.repeat(np.where(is_listed, 0, first_ps), num_steps)
     found += np.repeat(np.where(is_listed, 0, growth_ps), num_steps) * _steps_before(num_steps)
     if is_listed.any():
@@ -163,9 +163,9 @@ def _steps_before(num_steps: Ints) -> Ints:
 
 def _start_ps(recorder: Recorder, duration_ps: Ints) -> Ints:
     """When each step began: the steps of a plan follow one another without a pause."""
-    num_steps = _ints(recorder.plan_num_steps)
+    num_steps = recorder.plan_column("num_steps")
     elapsed_ps = np.cumsum(duration_ps) - duration_ps
-    origin_ps = _ints(recorder.plan_start_ps) - elapsed_ps[np.cumsum(num_steps) - num_steps]
+    origin_ps = recorder.plan_column("start_ps") - elapsed_ps[np.cumsum(num_steps) - num_steps]
     start_ps: Ints = elapsed_ps + np.repeat(origin_ps, num_steps)
     return start_ps
 

@@ -57,13 +57,13 @@ class DecodeBatch:
 
     def leave(self, sequence: Sequence) -> None:
         """Writes the member's lengths back into it; the token of a step that still runs is not known."""
-        known, computed = sequence.num_known, sequence.num_computed
-        del self.members[sequence.rank]
-        del self._bucket(sequence)[sequence.rank]
-        self.offset_sum -= sequence.offset
+        rank, offset = sequence.rank, sequence.offset
+        del self.members[rank]
+        del self.buckets[-offset % self._block_size][rank]
+        self.offset_sum -= offset
         self.count_member(sequence.request.tenant, -1)
         sequence.batch = None
-        sequence.stored_known, sequence.stored_computed = known, computed
+        sequence.stored_known, sequence.stored_computed = self.num_emitted + offset + 1, self.clock + offset
 
     def hold(self, sequence: Sequence) -> None:
         """The step whose tokens are just out passed this member over."""

@@ -19,6 +19,20 @@ Ints = NDArray[np.int64]
 
 UNEVEN = -1  # in place of a growth: the durations are listed one by one
 
+PLAN = (
+    "num_steps",
+    "start_ps",
+    "first_ps",  # duration of the first step; where they grow unevenly, the place of the durations in `uneven_ps`
+    "growth_ps",  # what each further step takes longer; or UNEVEN
+    "num_prefill_tokens",
+    "num_decodes",
+    "decode_context_tokens",  # of the plan's first step
+    "num_filled_tokens",  # slots of referenced blocks that hold a token, in its first step
+    "num_regular_gaps",  # decodes whose last token came with the step before
+    "num_running",
+    "referenced_blocks_after",  # when its ended sequences have freed theirs
+)
+
 
 class Series:
     """A count along the steps, kept where it changes."""
@@ -72,17 +86,7 @@ class Recorder:
         self.requests = RequestLog()
         self.late_gaps_ps = array("q")
 
-        self.plan_num_steps = array("q")
-        self.plan_start_ps = array("q")
-        self.plan_first_ps = array("q")  # duration of the first step; UNEVEN: where the durations are in `uneven_ps`
-        self.plan_growth_ps = array("q")  # what each further step takes longer; or UNEVEN
-        self.plan_num_prefill_tokens = array("q")
-        self.plan_num_decodes = array("q")
-        self.plan_decode_context_tokens = array("q")  # of the plan's first step
-        self.plan_num_filled_tokens = array("q")  # slots of referenced blocks that hold a token, in its first step
-        self.plan_num_regular_gaps = array("q")
-        self.plan_num_running = array("q")
-        self.plan_referenced_blocks_after = array("q")  # when its ended sequences have freed theirs
+        self.plans = array("q")  # row after row, of the columns PLAN
         self.plan_decided_ps = array("q")  # kept only where plans are decided ahead
         self.uneven_ps = array("q")
         # Rare, so kept by the place of their plan.
@@ -105,7 +109,12 @@ class Recorder:
 
     @property
     def num_plans(self) -> int:
-        return len(self.plan_num_steps)
+        return len(self.plans) // len(PLAN)
+
+    def plan_column(self, name: str) -> Ints:
+        """One of the columns PLAN, [num_plans]."""
+        rows = np.frombuffer(self.plans, dtype=np.int64).reshape(-1, len(PLAN))
+        return np.array(rows[:, PLAN.index(name)])
 
     def on_empty_plan(self, plan: StepPlan) -> None:
         """Nothing was carried out, but some were preempted: they count with the next plan."""
@@ -145,17 +154,23 @@ class Recorder:
 
     def on_plan(self, plan: StepPlan, durations_ps: Sequence[int], pool: BlockPool) -> None:
         """A plan was carried out, and what ended with it has freed its blocks."""
-        place = len(self.plan_num_steps)
-        self._note_durations(durations_ps)
-        self.plan_num_steps.append(len(durations_ps))
-        self.plan_start_ps.append(plan.start_ps)
-        self.plan_num_prefill_tokens.append(plan.num_prefill_tokens)
-        self.plan_num_decodes.append(plan.num_decodes)
-        self.plan_decode_context_tokens.append(plan.decode_context_tokens)
-        self.plan_num_filled_tokens.append(plan.num_filled_tokens)
-        self.plan_num_regular_gaps.append(plan.num_decodes - len(plan.late))
-        self.plan_num_running.append(plan.num_running)
-        self.plan_referenced_blocks_after.append(pool.num_referenced)
+        place = self.num_plans
+        first_ps, growth_ps = self._even(durations_ps)
+        self.plans.extend(
+            (
+                len(durations_ps),
+                plan.start_ps,
+                first_ps,
+                growth_ps,
+                plan.num_prefill_tokens,
+                plan.num_decodes,
+                plan.decode_context_tokens,
+                plan.num_filled_tokens,
+                plan.num_decodes - len(plan.late),
+                plan.num_running,
+                pool.num_referenced,
+            )
+        )
         if self.decides_ahead:
             self.plan_decided_ps.append(plan.now_ps)
         for number, column in (
@@ -169,17 +184,15 @@ class Recorder:
         self.cached_blocks_after.note(place, pool.num_cached)
         self.orphan_blocks_after.note(place, pool.index.num_orphans)
 
-    def _note_durations(self, durations_ps: Sequence[int]) -> None:
+    def _even(self, durations_ps: Sequence[int]) -> tuple[int, int]:
+        """First duration and growth; or, once the durations are listed, their place and UNEVEN."""
         if isinstance(durations_ps, EvenDurations):
-            self.plan_first_ps.append(durations_ps.first_ps)
-            self.plan_growth_ps.append(durations_ps.growth_ps)
-        elif len(durations_ps) == 1:
-            self.plan_first_ps.append(durations_ps[0])
-            self.plan_growth_ps.append(0)
-        else:
-            self.plan_first_ps.append(len(self.uneven_ps))
-            self.plan_growth_ps.append(UNEVEN)
-            self.uneven_ps.extend(durations_ps)
+            return durations_ps.first_ps, durations_ps.growth_ps
+        if len(durations_ps) == 1:
+            return durations_ps[0], 0
+        place = len(self.uneven_ps)
+        self.uneven_ps.extend(durations_ps)
+        return place, UNEVEN
 
     def on_late_token(self, gap_ps: int) -> None:
         self.late_gaps_ps.append(gap_ps)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from enum import Enum
 from typing import TYPE_CHECKING
 
@@ -30,7 +30,6 @@ class Outcome(Enum):
     UNFINISHED = "unfinished"
 
 
-@dataclass(slots=True, eq=False)
 class Sequence:
     """One continuation of a request's prompt: its known tokens, and the block tables (one per KV group) of those with
     KV.
@@ -39,11 +38,7 @@ class Sequence:
     `num_known` then come from there.
     """
 
-    request: Request
-    index: int
-    keys: BlockKeys
-    tables: list[list[Block]]
-    stored_known: int
+    # A run makes one for every request: what begins alike is not stored anew.
     stored_computed: int = 0
     num_registered: int = 0  # leading blocks of the tables that are in the prefix index
     rank: int = -1  # place in running order; -1 while not running
@@ -52,8 +47,18 @@ class Sequence:
     last_token_ps: int = -1  # when its newest token appeared; kept only where the batch does not imply it
     num_surplus_tokens: int = 0  # slots of its tables beyond the last token that it will ever have KV for
     num_had_kv: int = 0  # tokens that had KV when it was last preempted: computing them again is recomputation
-    lost_ahead: list[int] = field(default_factory=list)  # by which eviction each of its next blocks is not cached
+    lost_ahead: list[int] | None = None  # by which eviction each of its next blocks is not cached
     first_lost: int = 0  # index of the block that `lost_ahead` begins with
+
+    def __init__(
+        self, request: Request, index: int, keys: BlockKeys, tables: list[list[Block]], stored_known: int
+    ) -> None:
+        self.request = request
+        self.index = index
+        self.keys = keys
+        self.tables = tables
+        self.stored_known = stored_known
+        self.num_peak_blocks = 0  # of each of its tables at its end; told by the tables it gets
 
     @property
     def num_computed(self) -> int:
@@ -70,7 +75,6 @@ class Sequence:
         return self.num_known - self.request.num_prompt_tokens
 
 
-@dataclass(slots=True, eq=False)
 class Request:
     """What a client asked for, and the record of what it got. Times in picoseconds, -1 where it never happened.
 
@@ -79,25 +83,16 @@ class Request:
     beam search are its beams: they advance together, and after a step one may go on from another's text.
     """
 
-    request_id: int
-    arrival_ps: int
-    num_prompt_tokens: int
-    num_output_tokens: int
-    keys: BlockKeys
-    priority: int = 0
-    num_samples: int = 1
+    # A run makes very many: what begins alike is not stored anew.
     is_beam_search: bool = False
     tenant: int = 0
     category: int = 0  # what kind of request: policies may tell categories apart
     cancel_ps: int = -1
-    max_new_tokens: int = 0  # 0: just as many as it produces
     session_id: int = -1  # equal for the turns of one conversation; -1: its source knows of none
 
     status: Status = Status.WAITING
     outcome: Outcome = Outcome.UNFINISHED
     reject_reason: str = ""  # given by its source, it is turned away for that on arrival
-    sequences: list[Sequence] = field(default_factory=list)
-    live: list[Sequence] = field(default_factory=list)  # those that have not ended
     rank: int = -1  # that of its first running sequence: its place in running order
     queue_position: int = 0
     swapped: SwappedKV | None = None
@@ -113,8 +108,37 @@ class Request:
     num_recomputed_tokens: int = 0
     num_recomputed_evicted_tokens: int = 0  # computed although they had been cached, and were evicted
 
-    def __post_init__(self) -> None:
-        self.max_new_tokens = max(self.max_new_tokens, self.num_output_tokens)
+    def __init__(
+        self,
+        request_id: int,
+        arrival_ps: int,
+        num_prompt_tokens: int,
+        num_output_tokens: int,
+        keys: BlockKeys,
+        priority: int = 0,
+        num_samples: int = 1,
+        max_new_tokens: int = 0,  # 0: just as many as it produces
+        **further: int,
+    ) -> None:
+        """`further`: any of `is_beam_search`, `tenant`, `category`, `cancel_ps`, `session_id`."""
+        self.request_id = request_id
+        self.arrival_ps = arrival_ps
+        self.num_prompt_tokens = num_prompt_tokens
+        self.num_output_tokens = num_output_tokens
+        self.keys = keys
+        self.priority = priority
+        self.num_samples = num_samples
+        self.max_new_tokens = max_new_tokens if max_new_tokens > num_output_tokens else num_output_tokens
+        self.sequences: list[Sequence] = []
+        self.live: list[Sequence] = []  # those that have not ended
+        if further:
+            self._set(further)
+
+    def _set(self, further: Mapping[str, int]) -> None:
+        for name, value in further.items():
+            if name not in _FURTHER:
+                raise TypeError(f"a request has no {name!r}")
+            setattr(self, name, value)
 
     def restart_search(self) -> None:
         """A beam search that is about to lose its KV begins again from its prompt, which leads it to the same beams.
@@ -129,3 +153,6 @@ class Request:
     def num_peak_tokens(self) -> int:
         """Tokens of a sequence that have KV at its end: the last one sampled never has."""
         return self.num_prompt_tokens + self.num_output_tokens - 1
+
+
+_FURTHER = {"is_beam_search", "tenant", "category", "cancel_ps", "session_id"}

@@ -159,6 +159,8 @@ class Scheduler:
             )
             for index in range(request.num_samples)
         ]
+        for sequence in request.sequences:
+            sequence.num_peak_blocks = -(-request.num_peak_tokens // self.tables.block_size)
         request.live = list(request.sequences)
         self.waiting.append(request)
         return True
@@ -342,9 +344,12 @@ class Scheduler:
         request.num_produced_tokens += sequence.num_outputs
         self.running.end(sequence, self.now_ps)
         self.publication.ended(sequence)
-        self.kept.append(sequence)
-        self.running.retired.add(sequence)
-        self._free_kept()
+        if self.policies.batching.frees_with_batch:
+            self.kept.append(sequence)
+            self.running.retired.add(sequence)
+            self._free_kept()
+        else:
+            self.tables.release(sequence)
         if request.live:
             return False
         self.policies.admission.on_stop(request, self.view)
@@ -353,7 +358,7 @@ class Scheduler:
 
     def _free_kept(self) -> None:
         """Blocks of sequences that have ended, unless those are kept until the whole batch is done."""
-        if self.kept and not (self.policies.batching.frees_with_batch and self.running):
+        if self.kept and not self.running:
             for sequence in self.kept:
                 self.tables.release(sequence)
                 self.running.retired.discard(sequence)

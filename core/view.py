@@ -18,6 +18,13 @@ class View:
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
         self.num_full_blocks = 0
+        config, tables = scheduler.config, scheduler.tables
+        self.num_blocks = tables.pool.num_blocks
+        self.num_kv_groups = len(tables.groups)
+        self.max_batch_tokens = config.max_batch_tokens
+        self.chunked_prefill = config.chunked_prefill
+        self.long_prefill_threshold_tokens = config.long_prefill_threshold_tokens
+        self.prefix_caching = tables.prefix_caching
 
     @property
     def step(self) -> int:
@@ -42,30 +49,6 @@ class View:
     @property
     def num_free_blocks(self) -> int:
         return self._scheduler.tables.pool.num_available
-
-    @property
-    def num_blocks(self) -> int | None:
-        return self._scheduler.tables.pool.num_blocks
-
-    @property
-    def max_batch_tokens(self) -> int:
-        return self._scheduler.config.max_batch_tokens
-
-    @property
-    def chunked_prefill(self) -> bool:
-        return self._scheduler.config.chunked_prefill
-
-    @property
-    def long_prefill_threshold_tokens(self) -> int:
-        return self._scheduler.config.long_prefill_threshold_tokens
-
-    @property
-    def prefix_caching(self) -> bool:
-        return self._scheduler.tables.prefix_caching
-
-    @property
-    def num_kv_groups(self) -> int:
-        return len(self._scheduler.tables.groups)
 
     @property
     def num_missing_blocks(self) -> int:

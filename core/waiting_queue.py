@@ -20,6 +20,10 @@ class WaitingQueue:
     def __init__(self, policy: QueuePolicy, view: SchedulerView) -> None:
         self.is_reranked = type(policy).rerank is not QueuePolicy.rerank
         self._policy = policy
+        kind = type(policy)
+        self._tells_joins = kind.on_join is not QueuePolicy.on_join
+        self._tells_admissions = kind.on_admit is not QueuePolicy.on_admit
+        self._tells_leaves = kind.on_leave is not QueuePolicy.on_leave
         self._view = view
         self._heap: list[tuple[Any, int, Request]] = []
         self._entry: dict[Request, int] = {}  # request -> number of its live heap entry
@@ -52,7 +56,8 @@ class WaitingQueue:
         self._num_entries += 1
         self._entry[request] = self._num_entries
         heapq.heappush(self._heap, (self._policy.key(request), self._num_entries, request))
-        self._policy.on_join(request, self._view)
+        if self._tells_joins:
+            self._policy.on_join(request, self._view)
 
     @property
     def head(self) -> Request:
@@ -91,7 +96,8 @@ class WaitingQueue:
 
     def admit(self, request: Request) -> None:
         """It waits no more because it runs."""
-        self._policy.on_admit(request, self._view)
+        if self._tells_admissions:
+            self._policy.on_admit(request, self._view)
         self.remove(request)
 
     def precedes(self, request: Request, other: Request) -> bool:
@@ -103,4 +109,5 @@ class WaitingQueue:
         if len(self._heap) > 2 * len(self._entry) + 64:
             self._heap = [entry for entry in self._heap if self._entry.get(entry[2]) == entry[1]]
             heapq.heapify(self._heap)
-        self._policy.on_leave(request, self._view)
+        if self._tells_leaves:
+            self._policy.on_leave(request, self._view)

@@ -19,12 +19,15 @@ class Chunked(BatchPolicy):
     def __init__(self, env: PolicyEnv, exempts_alone: bool = True) -> None:
         super().__init__(env)
         self._exempts_alone = exempts_alone
+        self._rules: dict[int, BatchRules] = {}  # by the limit of a chunk: all else stays as it is throughout a run
 
     def compose(self, view: SchedulerView) -> BatchRules:
         limit = view.long_prefill_threshold_tokens
-        if self._exempts_alone and view.num_running + view.num_waiting <= 1:
+        if limit and self._exempts_alone and view.num_running + view.num_waiting <= 1:
             limit = 0
-        return BatchRules(view.max_batch_tokens, limit, view.chunked_prefill)
+        if limit not in self._rules:
+            self._rules[limit] = BatchRules(view.max_batch_tokens, limit, view.chunked_prefill)
+        return self._rules[limit]
 
 
 class PrefillFirst(BatchPolicy):

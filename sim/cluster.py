@@ -197,8 +197,10 @@ class Source:
     def _on_done(self, requests: list[Request], now_ps: int) -> None:
         for request in requests:
             self._source.on_done(request, now_ps)
-        if not self._is_delivering:  # else the delivery under way goes on with what just became due
-            self._deliver()
+        next_ps = self._source.next_ps()
+        if next_ps is None or next_ps == self._armed_ps or self._is_delivering:
+            return  # nothing new; or the delivery under way goes on with what just became due
+        self._deliver()
 
     def _deliver(self) -> None:
         """Hands over what is due now, and sets the alarm for the next."""

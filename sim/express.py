@@ -305,9 +305,14 @@ class Express:
         values: list[int] = []
         owners: list[int] = []
         num_referenced = pool.num_referenced
+        begun_before = recorder.num_steps_begun - self._num_steps
+        most_blocks = ((num_steps - self._num_steps) // size + 1) * len(batch.members)
+        is_plain = not publishes and most_blocks <= len(free)
         for step in range(self._num_steps, num_steps):
             crossing = buckets[clock % size]
-            if len(crossing) > len(free) or (publishes and (crossing or buckets[(clock + 1) % size])):
+            if not is_plain and (
+                len(crossing) > len(free) or (publishes and (crossing or buckets[(clock + 1) % size]))
+            ):
                 pool.count_taken(num_referenced - pool.num_referenced)
                 self._log.take_over(heads, values, owners)
                 heads, values, owners = [], [], []
@@ -316,6 +321,7 @@ class Express:
                 self._log.step = first_step + step
                 scheduler.growth.decode_step()
                 num_referenced = pool.num_referenced
+                recorder.num_steps_begun = begun_before + step
                 recorder.on_step(pool, tables.num_surplus_tokens)
                 clock += 1
                 continue
@@ -328,14 +334,14 @@ class Express:
                     table = sequence.tables[0]
                     table.append(block)
                     values.append(block.block_id)
-                    request = sequence.request
-                    owners.append(request.request_id)
-                    if len(table) * size > request.num_prompt_tokens + request.num_output_tokens - 1:
+                    owners.append(sequence.request.request_id)
+                    if len(table) == sequence.num_peak_blocks:
                         tables.note_surplus(sequence)
-                        recorder.step_internal_tokens.note(recorder.num_steps_begun, tables.num_surplus_tokens)
+                        place = begun_before + step
+                        recorder.step_internal_tokens.note(place, tables.num_surplus_tokens)
             referenced.append(num_referenced)
-            recorder.num_steps_begun += 1
             clock += 1
+        recorder.num_steps_begun = begun_before + num_steps
         pool.count_taken(num_referenced - pool.num_referenced)
         self._log.take_over(heads, values, owners)
         batch.clock, batch.num_emitted = clock, clock - 1
@@ -398,17 +404,21 @@ class Express:
 
     def _record(self) -> None:
         recorder, pool = self._recorder, self._pool
-        place = len(recorder.plan_num_steps)
-        recorder.plan_num_steps.append(self._num_steps)
-        recorder.plan_start_ps.append(self._now_ps)
-        recorder.plan_first_ps.append(self._first_ps)
-        recorder.plan_growth_ps.append(self._growth_ps)
-        recorder.plan_num_prefill_tokens.append(self._num_prefill)
-        recorder.plan_num_decodes.append(self._num_decodes)
-        recorder.plan_decode_context_tokens.append(self._context_tokens)
-        recorder.plan_num_filled_tokens.append(self._num_filled)
-        recorder.plan_num_regular_gaps.append(self._num_decodes)
-        recorder.plan_num_running.append(self._num_running)
-        recorder.plan_referenced_blocks_after.append(pool.num_referenced)
+        place = recorder.num_plans
+        recorder.plans.extend(
+            (
+                self._num_steps,
+                self._now_ps,
+                self._first_ps,
+                self._growth_ps,
+                self._num_prefill,
+                self._num_decodes,
+                self._context_tokens,
+                self._num_filled,
+                self._num_decodes,
+                self._num_running,
+                pool.num_referenced,
+            )
+        )
         recorder.cached_blocks_after.note(place, pool.num_cached)
         recorder.orphan_blocks_after.note(place, pool.index.num_orphans)

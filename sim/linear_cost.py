@@ -38,16 +38,17 @@ class LinearCost(CostModel):
         self._knots = [(int(num_tokens), to_ps(extra_s)) for num_tokens, extra_s in knots]
 
     def step_ps(self, work: StepWork) -> int:
-        num_prefill = work.num_prefill_tokens
         duration = (
             self._constant_ps
-            + self._prefill_token_ps * num_prefill
-            + self._prefill_pair_ps * work.prefill_pairs
             + self._decode_sequence_ps * work.num_decodes
             + self._context_token_ps * work.decode_context_tokens
             + self._swap_block_ps * work.num_swapped_blocks
             + self._copy_block_ps * work.num_copied_blocks
         )
+        num_prefill = 0
+        if work.chunks:
+            num_prefill = work.num_prefill_tokens
+            duration += self._prefill_token_ps * num_prefill + self._prefill_pair_ps * work.prefill_pairs
         num_new = num_prefill + work.num_decodes
         for knot, extra_ps in self._knots:
             if num_new > knot:

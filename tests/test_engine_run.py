@@ -271,7 +271,7 @@ def test_run_time_is_contiguous_but_for_idle_jumps():
     """A step lasts from the end of the step before; only where nothing was left to do may time be skipped."""
     trace = trace_of([0, 0.001, 5.0], [9, 9, 9], [6, 6, 6])
     recorder = run_trace(trace, EngineSetup(ALONE)).scheduler.recorder
-    starts, durations = np.array(recorder.plan_start_ps), np.array(recorder.step_duration_ps)
+    starts, durations = np.array(recorder.plan_column("start_ps")), np.array(recorder.step_duration_ps)
     gaps = starts[1:] - (starts + durations)[:-1]
     assert np.count_nonzero(gaps) == 1
     assert starts[np.argmax(gaps) + 1] == 5 * 10**12

@@ -131,7 +131,7 @@ def test_a_lone_request_is_two_plans_however_long() -> None:
 def test_arrivals_cut_a_span_only_if_somebody_can_start() -> None:
     """Two slots. The second arrival takes one at the next step; the third must wait for a slot, and cuts nothing."""
     run = both(trace_of([0, 10.5, 20.5], [4, 4, 4], [50, 50, 2]), Settings(100, max_num_seqs=2))
-    starts = [start // PS_PER_S for start in run.scheduler.recorder.plan_start_ps]
+    starts = [start // PS_PER_S for start in run.scheduler.recorder.plan_column("start_ps")]
     assert starts == [0, 1, 11, 12, 50, 51, 52]
 
 

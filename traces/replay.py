@@ -120,7 +120,10 @@ class TraceSource(RequestSource):
     def pop_due(self, now_ps: int) -> Iterator[Input]:
         while self._recorded and self._arrival_ps[self._recorded[0]] <= now_ps:
             row = self._recorded.popleft()
-            heapq.heappush(self._due, (self._arrival_ps[row], 0, row))
+            if self._due:
+                heapq.heappush(self._due, (self._arrival_ps[row], 0, row))
+            else:
+                yield Input(self._arrival_ps[row], InputKind.ARRIVE, self._arrive(row, self._arrival_ps[row]))
         while self._due and self._due[0][0] <= now_ps:
             time_ps, is_cancellation, row = heapq.heappop(self._due)
             if is_cancellation:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from core.block_tables import NO_HIT, PrefixHit
 from core.decision_log import Event
 from core.growth import first_chunk
-from core.interfaces import Admission, BatchRules
+from core.interfaces import Admission, AdmissionPolicy, BatchRules
 from core.plan import Chunk, StepPlan
 from core.request import Request, Sequence, Status
 
@@ -33,6 +33,8 @@ class Admissions:
         self._log = scheduler.log
         self._max_num_seqs = scheduler.config.max_num_seqs
         self._reject = reject
+        self._policy = scheduler.policies.admission
+        self._tells_admissions = type(self._policy).on_admit is not AdmissionPolicy.on_admit
 
     @property
     def is_anybody_swapped_out(self) -> bool:
@@ -125,7 +127,8 @@ class Admissions:
         """From the queue to the running requests."""
         self._waiting.admit(request)
         self._running.add(request)
-        self._scheduler.policies.admission.on_admit(request, self._view)
+        if self._tells_admissions:
+            self._policy.on_admit(request, self._view)
         if request.num_cached_tokens < 0:
             if self._scheduler.foresight is not None:
                 self._scheduler.foresight.pass_by(request.request_id)

@@ -145,5 +145,5 @@ class AsyncScheduler(Scheduler):
         request.live.remove(sequence)
         self.waiting.remove(request)
         self.tables.swapping.forget(request)
-        self._done(request, Outcome.FINISHED)
+        self.done(request, Outcome.FINISHED)
         return True

@@ -81,15 +81,13 @@ class DecodeBatch:
             ordered = sorted(bucket.items())
             bucket.clear()
             bucket.update(ordered)
-        heapq.heappush(self.ends, (self._end_clock(sequence), rank))
+        request = sequence.request
+        # The KV of its last token is never computed.
+        sequence.end_clock = request.num_prompt_tokens + request.num_output_tokens - 1 - sequence.offset
+        heapq.heappush(self.ends, (sequence.end_clock, rank))
 
     def _bucket(self, sequence: Sequence) -> dict[int, Sequence]:
         return self.buckets[-sequence.offset % self._block_size]
-
-    def _end_clock(self, sequence: Sequence) -> int:
-        """At this clock its last output is out: the KV of that token is never computed."""
-        request = sequence.request
-        return request.num_prompt_tokens + request.num_output_tokens - 1 - sequence.offset
 
     def crossing(self, num_steps_ahead: int = 0) -> dict[int, Sequence]:
         """Members whose next token (or the one `num_steps_ahead` later) starts a block, by rank in running order."""
@@ -127,4 +125,4 @@ class DecodeBatch:
 
     def is_live(self, end_clock: int, rank: int) -> bool:
         sequence = self.members.get(rank)
-        return sequence is not None and self._end_clock(sequence) == end_clock
+        return sequence is not None and sequence.end_clock == end_clock

@@ -105,7 +105,7 @@ class Recorder:
         self.step_evictions_before_end = Series()  # in the run, this step's included
         self.step_internal_tokens = Series()
         self.step_external_tokens = Series()
-        self._num_preempted_before = 0
+        self.num_preempted_before = 0
 
     @property
     def num_plans(self) -> int:
@@ -118,11 +118,11 @@ class Recorder:
 
     def on_empty_plan(self, plan: StepPlan) -> None:
         """Nothing was carried out, but some were preempted: they count with the next plan."""
-        self._num_preempted_before += len(plan.preempted)
+        self.num_preempted_before += len(plan.preempted)
 
     def pop_preempted_before(self) -> int:
         """Preempted in the empty plans since the last one with work."""
-        number, self._num_preempted_before = self._num_preempted_before, 0
+        number, self.num_preempted_before = self.num_preempted_before, 0
         return number
 
     def on_steps(self, plan: StepPlan, tables: BlockTables, num_steps: int) -> None:

@@ -44,6 +44,7 @@ class Sequence:
     rank: int = -1  # place in running order; -1 while not running
     batch: DecodeBatch | None = None
     offset: int = 0  # num_computed - batch.clock, while a member
+    end_clock: int = -1  # the batch's clock when its last output is out, while a member
     last_token_ps: int = -1  # when its newest token appeared; kept only where the batch does not imply it
     num_surplus_tokens: int = 0  # slots of its tables beyond the last token that it will ever have KV for
     num_had_kv: int = 0  # tokens that had KV when it was last preempted: computing them again is recomputation
@@ -139,6 +140,12 @@ class Request:
             if name not in _FURTHER:
                 raise TypeError(f"a request has no {name!r}")
             setattr(self, name, value)
+
+    def __repr__(self) -> str:
+        return (
+            f"Request({self.request_id}, {self.num_prompt_tokens} prompt and {self.num_output_tokens} output tokens, "
+            f"{self.status.value})"
+        )
 
     def restart_search(self) -> None:
         """A beam search that is about to lose its KV begins again from its prompt, which leads it to the same beams.

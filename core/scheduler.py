@@ -190,13 +190,13 @@ class Scheduler:
         else:
             self.waiting.remove(request)
             self.tables.swapping.forget(request)
-        self._done(request, Outcome.CANCELLED)
+        self.done(request, Outcome.CANCELLED)
 
     def _reject(self, request: Request, reason: str) -> None:
         request.reject_reason = reason
-        self._done(request, Outcome.REJECTED)
+        self.done(request, Outcome.REJECTED)
 
-    def _done(self, request: Request, outcome: Outcome) -> None:
+    def done(self, request: Request, outcome: Outcome) -> None:
         if not self._is_busy:
             self.log.step = self.step
         if self.foresight is not None:
@@ -353,7 +353,7 @@ class Scheduler:
         if request.live:
             return False
         self.policies.admission.on_stop(request, self.view)
-        self._done(request, Outcome.FINISHED)
+        self.done(request, Outcome.FINISHED)
         return True
 
     def _free_kept(self) -> None:

@@ -17,10 +17,10 @@ from core.block_tables import NO_HIT, BlockTables
 from core.decision_log import EACH, Event
 from core.durations import EvenDurations, even_num_begun, even_total_ps
 from core.growth import first_chunk
-from core.interfaces import Admission, BatchRules, Policy
+from core.interfaces import Admission, AdmissionPolicy, BatchRules, Policy
 from core.plan import Chunk, StepPlan
 from core.publication import AtSchedule, Publication
-from core.request import Request, Sequence, Status
+from core.request import Outcome, Request, Sequence, Status
 from core.scheduler import Scheduler
 from sim.cost_model import CostModel, StepWork
 
@@ -57,7 +57,7 @@ def suits(scheduler: Scheduler, cost: CostModel) -> bool:
 
 
 class Express:
-    """One loop from boundary to boundary. `run` begins at one; `flight`, where there is one, is the span that runs."""
+    """One loop from boundary to boundary. `run` begins at one; where it halts FLYING, a span of plain steps runs."""
 
     def __init__(
         self,
@@ -66,6 +66,7 @@ class Express:
         horizon: Callable[[], float],
         on_done: Callable[[list[Request], int], None],
     ) -> None:
+        """`horizon()`: nothing happens before, but what the steps themselves bring about. `on_done` hears who is."""
         self._scheduler = scheduler
         self._cost = cost
         self._horizon = horizon
@@ -78,11 +79,12 @@ class Express:
         self._log = scheduler.log
         self._recorder = scheduler.recorder
         self._admission = scheduler.policies.admission
+        self._tells_stops = type(self._admission).on_stop is not AdmissionPolicy.on_stop
         self._work = StepWork(0)
         self._rejected: list[Request] = []
-        self.end_ps = 0  # of the span that flies
-        self.plan: StepPlan | None = None  # what the scheduler has decided, at the last Stop.DECIDED
         self._no_plan = StepPlan(0, 0, self._batch)  # where plain growth notes nothing
+        self.plan: StepPlan | None = None  # what the scheduler has decided, at the last Stop.DECIDED
+        self.end_ps = 0  # of the span that flies
         self._chunks: list[Chunk] = []
         # Of the span that flies, as `Recorder` keeps it.
         self._now_ps = self._first_ps = self._growth_ps = self._num_steps = self._max_steps = 0
@@ -98,74 +100,154 @@ class Express:
     def run(self, now_ps: int) -> tuple[Stop, int]:
         """Takes plain steps from the boundary at `now_ps` on. Returns why it halts, and at which boundary (FLYING: when
         the span ends).
+
+        One long function on purpose: a call costs as much as half of what is to be done for a step.
         """
+        scheduler, running, batch, waiting = self._scheduler, self._running, self._batch, self._waiting
+        requests, prefills, members, buckets = running.requests, running.prefills, batch.members, batch.buckets
+        if not requests and not waiting:
+            return Stop.IDLE, now_ps
+        if not self._is_plain():
+            return Stop.BY_RULE, now_ps
+        pool, tables, recorder, work, ends = self._pool, self._tables, self._recorder, self._work, batch.ends
+        compose, view, growth = scheduler.policies.batching.compose, scheduler.view, scheduler.growth
+        publishes, size, max_num_seqs = tables.prefix_caching, tables.block_size, scheduler.config.max_num_seqs
+        step_ps, growth_of = self._cost.step_ps, self._cost.growth_ps
+        log, free, referenced = self._log, pool.free, recorder.step_referenced_blocks
         until_ps = self._horizon()
         while True:
-            stop = self._take_off(now_ps, until_ps)
+            # Who gets tokens in the span's first step, and blocks for them.
+            rules = compose(view)
+            num_decodes = len(members)
+            budget = rules.budget_tokens - num_decodes
+            if budget < 0 or rules.prompts_alone or not rules.admits:
+                return Stop.BY_RULE, now_ps
+            step, clock = scheduler.step, batch.clock
+            crossing = buckets[clock % size]
+            chunks: list[Chunk] = []
+            if prefills:
+                fitting = growth.fitting_chunks(rules)
+                if fitting is None:
+                    return Stop.BY_RULE, now_ps
+                chunks = fitting
+            elif len(crossing) > pool.num_available:
+                return Stop.BY_RULE, now_ps
+            scheduler.now_ps = now_ps
+            log.step = step
+            if chunks:
+                budget -= sum([chunk.num_new for chunk in chunks])
+                growth.take_in_order(chunks, self._no_plan)
+            elif publishes or len(crossing) > len(free):
+                growth.decode_step()
+            elif crossing:
+                num_blocks = len(crossing)
+                blocks = free[: -num_blocks - 1 : -1]
+                del free[-num_blocks:]
+                pool.num_referenced += num_blocks
+                pool.num_available -= num_blocks
+                log.blocks_of(Event.ALLOC, [sequence.request.request_id for sequence in crossing.values()], blocks)
+                for sequence, block in zip(crossing.values(), blocks, strict=True):
+                    table = sequence.tables[0]
+                    table.append(block)
+                    if len(table) == sequence.num_peak_blocks:
+                        tables.note_surplus(sequence)
+            if waiting and budget > 0 and running.num_sequences < max_num_seqs:
+                budget = self._admit(chunks, budget, rules)
+                if budget > 0:
+                    return self._go_on_by_rule(now_ps, chunks, budget, rules), now_ps
+            if not chunks and not num_decodes:
+                scheduler.step = step + 1
+                self._tell_rejected(now_ps)
+                return Stop.IDLE, now_ps
+
+            # What it has to compute, how long that takes, and how many steps may follow.
+            num_prefill = 0
+            num_filled = context_tokens = batch.offset_sum + (clock + 1) * num_decodes
+            if chunks:
+                num_prefill = self._count_prefills(chunks)
+                work.chunks = tuple([(chunk.num_new, chunk.num_computed) for chunk in chunks])
+            else:
+                work.chunks = ()
+            if prefills:
+                num_filled += sum([sequence.stored_computed for sequence in prefills.values()])
+            if publishes:
+                num_filled -= pool.num_shared * size
+            if recorder.num_preempted_before:
+                recorder.preempted[recorder.num_plans] = recorder.pop_preempted_before()
+            if publishes:
+                recorder.on_step(pool, tables.num_surplus_tokens)
+            else:
+                place = recorder.num_steps_begun
+                referenced.append(pool.num_referenced)
+                if tables.num_surplus_tokens != recorder.step_internal_tokens.last:
+                    recorder.step_internal_tokens.note(place, tables.num_surplus_tokens)
+                recorder.num_steps_begun = place + 1
+            max_steps = 1
+            if not chunks and not self._rejected:
+                end_clock, rank = ends[0]
+                while rank not in members or members[rank].end_clock != end_clock:
+                    heapq.heappop(ends)
+                    end_clock, rank = ends[0]
+                max_steps = end_clock - clock
+                if (publishes and waiting) or pool.num_available < (max_steps // size + 1) * num_decodes:
+                    max_steps = scheduler.span_limit.num_plain_steps(now_ps, step, rules)
+            batch.clock = clock + 1
+            work.step, work.num_decodes, work.decode_context_tokens = step, num_decodes, context_tokens
+            first_ps = step_ps(work)
+            growth_ps = 0 if max_steps == 1 else growth_of(work) or 0
+            self._now_ps, self._first_ps, self._growth_ps, self._chunks = now_ps, first_ps, growth_ps, chunks
+            self._num_steps, self._max_steps, self._num_prefill = 1, max_steps, num_prefill
+            self._num_decodes, self._context_tokens, self._num_filled = num_decodes, context_tokens, num_filled
+            self._num_running = len(requests)
+            self.end_ps = end_ps = now_ps + first_ps
             if self._rejected:
-                rejected, self._rejected = self._rejected, []
-                self._on_done(rejected, now_ps)
+                self._tell_rejected(now_ps)
                 until_ps = self._horizon()
-            if stop is not None:
-                return stop, now_ps
-            if self.end_ps >= until_ps:
-                return Stop.FLYING, self.end_ps
-            now_ps = self.end_ps
+            if max_steps > 1 and end_ps < until_ps:
+                self._lengthen(until_ps)
+                end_ps = self.end_ps
+            if end_ps >= until_ps:
+                scheduler.in_flight = self._no_plan
+                return Stop.FLYING, end_ps
+            now_ps = end_ps
             if self._land():
                 until_ps = self._horizon()
             if now_ps >= until_ps:
                 return Stop.SHARED, now_ps
+            if not requests and not waiting:
+                return Stop.IDLE, now_ps
 
-    def _take_off(self, now_ps: int, until_ps: float) -> Stop | None:
-        """Decides the span that begins now, up to the horizon. None: it flies."""
-        scheduler, running, batch, waiting = self._scheduler, self._running, self._batch, self._waiting
-        if not running.requests and not waiting:
-            return Stop.IDLE
-        if (
+    def _is_plain(self) -> bool:
+        """Whether those who run can be served without the rules. Plain steps do not change that."""
+        running = self._running
+        return not (
             running.num_sequences != len(running.requests)
             or running.late
             or running.has_shared_tails
             or running.searches
-            or scheduler.kept
-        ):
-            return Stop.BY_RULE
-        rules = scheduler.policies.batching.compose(scheduler.view)
-        num_decodes = len(batch.members)
-        budget = rules.budget_tokens - num_decodes
-        if rules.prompts_alone or not rules.admits or budget < 0:
-            return Stop.BY_RULE
-        scheduler.now_ps = now_ps
-        self._log.step = scheduler.step
-        crossing = batch.crossing()
-        chunks: list[Chunk] = []
-        if running.prefills:
-            fitting = scheduler.growth.fitting_chunks(rules)
-            if fitting is None:
-                return Stop.BY_RULE
-            chunks = fitting
-            budget -= sum(chunk.num_new for chunk in chunks)
-        elif len(crossing) > self._pool.num_available:
-            return Stop.BY_RULE
-        if chunks:
-            scheduler.growth.take_in_order(chunks, self._no_plan)
-        else:
-            scheduler.growth.decode_step()
-        if waiting and budget > 0 and running.num_sequences < scheduler.config.max_num_seqs:
-            budget = self._admit(chunks, budget, rules)
-            if budget > 0:
-                return self._go_on_by_rule(now_ps, chunks, budget, rules)
-        if not chunks and not num_decodes:
-            scheduler.step += 1
-            return Stop.IDLE
-        self._seal(now_ps, chunks, num_decodes, rules)
-        self._price(now_ps, until_ps)
-        return None
+            or self._scheduler.kept
+        )
+
+    def _tell_rejected(self, now_ps: int) -> None:
+        if self._rejected:
+            rejected, self._rejected = self._rejected, []
+            self._on_done(rejected, now_ps)
+
+    def _count_prefills(self, chunks: list[Chunk]) -> int:
+        """Their tokens count as having KV from here on."""
+        num_prefill = 0
+        for chunk in chunks:
+            self._scheduler.count_prefill(chunk)
+            chunk.sequence.stored_computed += chunk.num_new
+            num_prefill += chunk.num_new
+        return num_prefill
 
     def _go_on_by_rule(self, now_ps: int, chunks: list[Chunk], budget: int, rules: BatchRules) -> Stop:
         """The head of the queue is not plain, whether or not others were admitted to this step before it."""
         scheduler = self._scheduler
         self.plan = StepPlan(scheduler.step, now_ps, self._batch)
         self.plan.chunks = chunks
+        self.plan.rejected, self._rejected = self._rejected, []
         scheduler.admissions.admit(self.plan, rules, budget)
         scheduler.seal(self.plan, rules)
         return Stop.DECIDED
@@ -224,44 +306,7 @@ class Express:
         scheduler.publication.scheduled(lead, num_new)
         return num_new
 
-    # ---- counts, price and length -----------------------------------------------------------------------------------
-
-    def _seal(self, now_ps: int, chunks: list[Chunk], num_decodes: int, rules: BatchRules) -> None:
-        """Counts the first step's work, and counts its tokens as having KV from here on."""
-        scheduler, batch, recorder, pool = self._scheduler, self._batch, self._recorder, self._pool
-        num_prefill = 0
-        for chunk in chunks:
-            scheduler.count_prefill(chunk)
-            chunk.sequence.stored_computed += chunk.num_new
-            num_prefill += chunk.num_new
-        context_tokens = batch.offset_sum + batch.clock * num_decodes + num_decodes
-        num_filled = context_tokens - pool.num_shared * self._tables.block_size
-        for sequence in self._running.prefills.values():
-            num_filled += sequence.stored_computed
-        num_preempted = recorder.pop_preempted_before()
-        if num_preempted:
-            recorder.preempted[recorder.num_plans] = num_preempted
-        recorder.on_step(pool, self._tables.num_surplus_tokens)
-        self._max_steps = 1 if chunks else scheduler.span_limit.num_plain_steps(now_ps, scheduler.step, rules)
-        batch.clock += 1
-        scheduler.in_flight = self._no_plan
-        self._now_ps, self._chunks = now_ps, chunks
-        self._num_prefill, self._num_decodes, self._context_tokens = num_prefill, num_decodes, context_tokens
-        self._num_filled, self._num_running, self._num_steps = num_filled, len(self._running.requests), 1
-
-    def _price(self, now_ps: int, until_ps: float) -> None:
-        """Prices the span, and takes the blocks of those of its steps that begin before the horizon."""
-        work, chunks = self._work, self._chunks
-        work.step = self._scheduler.step
-        work.chunks = tuple([(chunk.num_new, chunk.num_computed) for chunk in chunks])
-        work.num_decodes, work.decode_context_tokens = self._num_decodes, self._context_tokens
-        self._first_ps = first_ps = self._cost.step_ps(work)
-        self._growth_ps = 0 if chunks else self._cost.growth_ps(work) or 0
-        self.end_ps = now_ps + first_ps
-        if chunks or self.end_ps >= until_ps:
-            return
-        if self._max_steps > 1:
-            self._lengthen(until_ps)
+    # ---- further steps ----------------------------------------------------------------------------------------------
 
     def goes_on(self) -> bool:
         """Takes further steps of the span in flight, up to the horizon. Returns whether it had any left."""
@@ -365,46 +410,32 @@ class Express:
 
     def _land(self) -> bool:
         """The span has ended: tokens appear, sequences end and free their blocks. Returns whether anybody is done."""
-        scheduler, batch = self._scheduler, self._batch
+        scheduler, batch, recorder, pool = self._scheduler, self._batch, self._recorder, self._pool
         now_ps = scheduler.now_ps = self.end_ps
         scheduler.step += self._num_steps
-        self._log.step = scheduler.step - 1
         batch.num_emitted = clock = batch.clock
         ends, members = batch.ends, batch.members
         ended: list[Sequence] = []
         while ends and ends[0][0] <= clock:
             end_clock, rank = heapq.heappop(ends)
-            if batch.is_live(end_clock, rank):
+            if rank in members and members[rank].end_clock == end_clock:
                 ended.append(members[rank])
         for chunk in self._chunks:
             sequence = chunk.sequence
             if sequence.stored_computed == sequence.stored_known:
                 self._end_prefill(sequence, now_ps, ended)
-        if len(ended) > 1:
-            ended.sort(key=lambda sequence: sequence.rank)
-        for sequence in ended:
-            scheduler.end(sequence)
-        self._record()
-        scheduler.in_flight = None
         if ended:
-            self._on_done([sequence.request for sequence in ended], now_ps)
-        return bool(ended)
-
-    def _end_prefill(self, sequence: Sequence, now_ps: int, ended: list[Sequence]) -> None:
-        """A complete prefill samples a token."""
-        request = sequence.request
-        if sequence.last_token_ps >= 0:
-            self._recorder.on_late_token(now_ps - sequence.last_token_ps)
-        if request.first_token_ps < 0:
-            request.first_token_ps = now_ps
-        sequence.stored_known += 1
-        self._running.to_decode(sequence)
-        if sequence.stored_known - request.num_prompt_tokens >= request.num_output_tokens:
-            ended.append(sequence)
-
-    def _record(self) -> None:
-        recorder, pool = self._recorder, self._pool
-        place = recorder.num_plans
+            self._log.step = scheduler.step - 1
+            scheduler.in_flight = self._no_plan
+            if len(ended) > 1:
+                ended.sort(key=_rank)
+            for sequence in ended:
+                self._end(sequence)
+        scheduler.in_flight = None
+        if self._tables.prefix_caching:
+            place = recorder.num_plans
+            recorder.cached_blocks_after.note(place, pool.num_cached)
+            recorder.orphan_blocks_after.note(place, pool.index.num_orphans)
         recorder.plans.extend(
             (
                 self._num_steps,
@@ -420,5 +451,54 @@ class Express:
                 pool.num_referenced,
             )
         )
-        recorder.cached_blocks_after.note(place, pool.num_cached)
-        recorder.orphan_blocks_after.note(place, pool.index.num_orphans)
+        if not ended:
+            return False
+        self._on_done([sequence.request for sequence in ended], now_ps)
+        return True
+
+    def _end(self, sequence: Sequence) -> None:
+        """As `Scheduler.end`; without prefix caching all blocks go back to the free stack as they are."""
+        scheduler, request, pool, tables, batch = (
+            self._scheduler,
+            sequence.request,
+            self._pool,
+            self._tables,
+            self._batch,
+        )
+        if tables.prefix_caching or request.num_samples > 1 or pool.num_shared or not pool.keeps_unhashed_apart:
+            scheduler.end(sequence)
+            return
+        request.num_produced_tokens = batch.num_emitted + sequence.offset + 1 - request.num_prompt_tokens
+        batch.leave(sequence)
+        running, table = self._running, sequence.tables[0]
+        del running.requests[request.rank]
+        running.num_sequences -= 1
+        request.rank = sequence.rank = -1
+        request.live.clear()
+        num_blocks = len(table)
+        pool.num_referenced -= num_blocks
+        pool.num_available += num_blocks
+        self._log.blocks(Event.FREE, request.request_id, table[::-1])
+        pool.free += table
+        table.clear()
+        tables.num_surplus_tokens -= sequence.num_surplus_tokens
+        sequence.num_surplus_tokens = 0
+        if self._tells_stops:
+            self._admission.on_stop(request, scheduler.view)
+        scheduler.done(request, Outcome.FINISHED)
+
+    def _end_prefill(self, sequence: Sequence, now_ps: int, ended: list[Sequence]) -> None:
+        """A complete prefill samples a token."""
+        request = sequence.request
+        if sequence.last_token_ps >= 0:
+            self._recorder.on_late_token(now_ps - sequence.last_token_ps)
+        if request.first_token_ps < 0:
+            request.first_token_ps = now_ps
+        sequence.stored_known += 1
+        self._running.to_decode(sequence)
+        if sequence.stored_known - request.num_prompt_tokens >= request.num_output_tokens:
+            ended.append(sequence)
+
+
+def _rank(sequence: Sequence) -> int:
+    return sequence.rank

@@ -44,11 +44,15 @@ class GapSpans:
 
 def gap_spans(recorder: Recorder) -> GapSpans:
     """The gaps of a run, a row or two a plan; the same multiset as `core.columns.gap_arrays`."""
-    num_steps, multiplicity = _ints(recorder.plan_num_steps), _ints(recorder.plan_num_regular_gaps)
-    first_ps, growth_ps = _ints(recorder.plan_first_ps), _ints(recorder.plan_growth_ps)
+    num_steps, multiplicity = recorder.plan_column("num_steps"), recorder.plan_column("num_regular_gaps")
+    first_ps, growth_ps = recorder.plan_column("first_ps"), recorder.plan_column("growth_ps")
     is_listed = growth_ps == UNEVEN
     rows = [_plain_rows(recorder, first_ps, growth_ps, num_steps, multiplicity, ~is_listed)]
-    rows += [_listed_rows(recorder, plan) for plan in np.flatnonzero(is_listed).tolist()]
+    pauses_ps = _pauses_ps(recorder)
+    for plan in np.flatnonzero(is_listed).tolist():
+        listed = recorder.uneven_ps[first_ps[plan] : first_ps[plan] + num_steps[plan]]
+        num_lost = recorder.lost_decodes.get(plan, 0)
+        rows.append(_listed_rows(_ints(listed), pauses_ps[plan], multiplicity[plan], num_lost))
     late_ps = _ints(recorder.late_gaps_ps)
     rows.append(_single(late_ps, np.ones_like(late_ps)))
     found = GapSpans(*(np.concatenate([getattr(row, field.name) for row in rows]) for field in fields(GapSpans)))
@@ -71,29 +75,28 @@ def _plain_rows(
     return GapSpans(*(np.concatenate([getattr(part, field.name) for part in parts]) for field in fields(GapSpans)))
 
 
-def _listed_rows(recorder: Recorder, plan: int) -> GapSpans:
-    place, num = recorder.plan_first_ps[plan], recorder.plan_num_steps[plan]
-    gaps_ps = _ints(recorder.uneven_ps[place : place + num])
-    gaps_ps[0] += _pauses_ps(recorder)[plan]
-    multiplicity = np.full(num, recorder.plan_num_regular_gaps[plan], dtype=np.int64)
-    multiplicity[-1] -= recorder.lost_decodes.get(plan, 0)
+def _listed_rows(gaps_ps: Ints, pause_ps: int, num_gaps: int, num_lost: int) -> GapSpans:
+    gaps_ps[0] += pause_ps
+    multiplicity = np.full(len(gaps_ps), num_gaps, dtype=np.int64)
+    multiplicity[-1] -= num_lost
     return _single(gaps_ps, multiplicity)
 
 
 def _pauses_ps(recorder: Recorder) -> Ints:
     """From the end of the plan before to the start of each, [num_plans]; of the first, from 0."""
-    start_ps = _ints(recorder.plan_start_ps)
+    start_ps = recorder.plan_column("start_ps")
     return np.asarray(start_ps - np.append(0, plan_ends_ps(recorder))[: len(start_ps)])
 
 
 def plan_ends_ps(recorder: Recorder) -> Ints:
     """When the last step of each plan ended, [num_plans]."""
-    num_steps, growth_ps = _ints(recorder.plan_num_steps), _ints(recorder.plan_growth_ps)
-    duration_ps = _ints(recorder.plan_first_ps) * num_steps + growth_ps * (num_steps * (num_steps - 1) // 2)
+    num_steps, growth_ps = recorder.plan_column("num_steps"), recorder.plan_column("growth_ps")
+    first_ps = recorder.plan_column("first_ps")
+    duration_ps = first_ps * num_steps + growth_ps * (num_steps * (num_steps - 1) // 2)
     for plan in np.flatnonzero(growth_ps == UNEVEN).tolist():
-        place = recorder.plan_first_ps[plan]
-        duration_ps[plan] = sum(recorder.uneven_ps[place : place + recorder.plan_num_steps[plan]])
-    return np.asarray(_ints(recorder.plan_start_ps) + duration_ps)
+        place = first_ps[plan]
+        duration_ps[plan] = sum(recorder.uneven_ps[place : place + num_steps[plan]])
+    return np.asarray(recorder.plan_column("start_ps") + duration_ps)
 
 
 def _single(gaps_ps: Ints, multiplicity: Ints) -> GapSpans:

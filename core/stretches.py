@@ -17,17 +17,17 @@ def stretch_columns(recorder: Recorder) -> StepColumns:
 
     O(plans + changes of a count); the blocks in use are looked through once, a pass of numpy.
     """
-    num_steps = _ints(recorder.plan_num_steps)
+    num_steps = recorder.plan_column("num_steps")
     total, first = int(num_steps.sum()), np.cumsum(num_steps) - num_steps
     referenced = _ints(recorder.step_referenced_blocks)[:total]
     series = (recorder.step_cached_blocks, recorder.step_orphan_blocks, recorder.step_evictions_before_end)
     begins = _begins(first, referenced, series, total)
     cached, orphans, evictions = (each.at(begins) for each in series)
     plan = np.searchsorted(first, begins, side="right") - 1
-    start_ps = _ints(recorder.plan_start_ps)[plan] + _elapsed_ps(recorder, plan, begins - first[plan])
+    start_ps = recorder.plan_column("start_ps")[plan] + _elapsed_ps(recorder, plan, begins - first[plan])
     plan_ends = np.append(plan[1:] != plan[:-1], True) if len(plan) else np.zeros(0, dtype=bool)
     end_ps = np.append(start_ps[1:], 0)[: len(start_ps)]
-    end_ps[plan_ends] = _ints(recorder.plan_start_ps) + _elapsed_ps(recorder, np.arange(len(first)), num_steps)
+    end_ps[plan_ends] = recorder.plan_column("start_ps") + _elapsed_ps(recorder, np.arange(len(first)), num_steps)
     used = referenced[begins]
     plans = np.arange(recorder.num_plans)
     return StepColumns(
@@ -37,7 +37,7 @@ def stretch_columns(recorder: Recorder) -> StepColumns:
         num_cached_blocks=cached,
         num_evictions=np.diff(evictions, prepend=0),
         num_orphan_blocks=orphans,
-        num_referenced_blocks_after=_with_ends(used, plan_ends, _ints(recorder.plan_referenced_blocks_after)),
+        num_referenced_blocks_after=_with_ends(used, plan_ends, recorder.plan_column("referenced_blocks_after")),
         num_cached_blocks_after=_with_ends(cached, plan_ends, recorder.cached_blocks_after.at(plans)),
         num_orphan_blocks_after=_with_ends(orphans, plan_ends, recorder.orphan_blocks_after.at(plans)),
     )
@@ -92,7 +92,7 @@ def _begins(first: Ints, referenced: Ints, series: tuple[Series, ...], total: in
 
 def _elapsed_ps(recorder: Recorder, plan: Ints, num_steps: Ints) -> Ints:
     """How long the first `num_steps` steps of each plan took."""
-    first_ps, growth_ps = _ints(recorder.plan_first_ps)[plan], _ints(recorder.plan_growth_ps)[plan]
+    first_ps, growth_ps = recorder.plan_column("first_ps")[plan], recorder.plan_column("growth_ps")[plan]
     listed = growth_ps == UNEVEN
     found = np.where(listed, 0, first_ps * num_steps + growth_ps * (num_steps * (num_steps - 1) // 2))
     if listed.any():

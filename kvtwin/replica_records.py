@@ -60,7 +60,7 @@ def replica_records(scheduler: Scheduler, keeps_decisions: bool, keeps_steps: bo
         steps=step_arrays(recorder, taken, tables.pool.num_blocks) if keeps_steps else _few_rows(recorder),
         gaps=gap_arrays(recorder if keeps_steps else Recorder()),
         gap_spans=None if keeps_steps else gap_spans(recorder),
-        num_steps=sum(recorder.plan_num_steps),
+        num_steps=int(recorder.plan_column("num_steps").sum()),
         charges=charge_arrays(attribution.charges) if attribution is not None and attribution.num_costly else None,
         num_decisions=len(log),
         digest=log.digest() if len(log) else None,

@@ -170,11 +170,11 @@ class Express:
                 work.chunks = ()
             if prefills:
                 num_filled += sum([sequence.stored_computed for sequence in prefills.values()])
-            if publishes:
+            if pool.num_shared:
                 num_filled -= pool.num_shared * size
             if recorder.num_preempted_before:
                 recorder.preempted[recorder.num_plans] = recorder.pop_preempted_before()
-            if publishes:
+            if publishes or pool.num_shared != recorder.step_shared_references.last:
                 recorder.on_step(pool, tables.num_surplus_tokens)
             else:
                 place = recorder.num_steps_begun

@@ -142,7 +142,7 @@ class DecisionLog:
         """sha256 over the little-endian int64 rows: equal digests mean equal decisions, block ids included."""
         digest = hashlib.sha256()
         for rows in self._row_chunks():
-            digest.update(rows.astype("<i8").tobytes())
+            digest.update(np.ascontiguousarray(rows, dtype="<i8").data)
         return digest.hexdigest()
 
     def num_of(self, event: Event) -> int:

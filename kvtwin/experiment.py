@@ -12,6 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from core.build import PolicyFactories, PoolConfig, PrefixIndex, build_scheduler
 from core.decision_log import DecisionLog, NoLog
+from core.digest_log import DigestLog
 from core.errors import InputError
 from core.foresight import Foresight
 from core.hardware import Hardware
@@ -44,6 +45,9 @@ class Fleet:
     routing: partial[Any] | None = None
 
 
+_LOGS: dict[str, type[DecisionLog]] = {"full": DecisionLog, "digest": DigestLog, "off": NoLog}
+
+
 @dataclass(frozen=True)
 class Experiment:
     """One run's ingredients, the same for simulator and engine; `build` makes its control plane anew."""
@@ -62,7 +66,7 @@ class Experiment:
     fleet: Fleet = Fleet()
 
     def new_log(self) -> DecisionLog:
-        return NoLog() if self.config["decisions"] == "off" else DecisionLog()
+        return _LOGS[self.config["decisions"]]()
 
     def build(self, log: DecisionLog, replica: int = 0) -> Scheduler:
         """The control plane of one replica. Each draws other random numbers; the first those of a replica alone."""

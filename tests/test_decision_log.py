@@ -7,7 +7,8 @@ import hashlib
 import numpy as np
 import pytest
 
-from core.decision_log import NO_REQUEST, Decision, DecisionLog, Event, NoLog, first_difference
+from core.decision_log import EACH, NO_REQUEST, Decision, DecisionLog, Event, NoLog, first_difference
+from core.digest_log import DigestLog
 from core.interfaces import Block
 
 
@@ -113,3 +114,21 @@ def test_equal_logs_have_none_and_a_shorter_one_ends_in_it() -> None:
     shorter = first_difference(rows, rows[:5])
     assert shorter is not None
     assert (shorter.position, len(shorter.right)) == (5, 3)
+
+
+def test_a_digest_log_says_the_same_and_keeps_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the piece in which decisions are taken in."""
+    monkeypatch.setattr("core.digest_log._DECISIONS_AT_ONCE", 3)
+    kept, digested = DecisionLog(), DigestLog()
+    for log in (kept, digested):
+        for step in range(20):
+            log.step = step
+            log.count(Event.ADMIT, step, 0)
+            log.blocks(Event.ALLOC, step, [Block(number) for number in range(step % 5)])
+            log.blocks_of(Event.ALLOC, [step, step + 1], [Block(7), Block(9)])
+            log.take_over([step, Event.ALLOC, EACH, 2], [3, 4], [step, step + 1])
+    assert (len(digested), digested.digest()) == (len(kept), kept.digest())
+    assert digested._values == []
+    assert digested.digest() == kept.digest(), "asked twice, it says it twice"
+    with pytest.raises(ValueError, match="digest"):
+        digested.rows()

@@ -18,10 +18,13 @@ from kvtwin.plugins import offer_plugins
 CLASS_GROUPS = ("eviction", "allocation", "preemption", "batching", "queue", "admission", "routing", "cost")
 FILE_KEYS = ("model.path", "trace.path", "trace.recipe", "trace.tokenizer", "cost.path", "out", "hardware_file")
 OWN = "own"  # the option of a class group that holds nothing: the user's class brings its own parameters
+REPEATABLE = ("sim", "engine")  # by `seeds=N`
 SWEEP_FLAGS = ("-m", "--multirun")
+SHOWING_FLAGS = ("-h", "--help", "--hydra-help", "-c", "--cfg", "-i", "--info")  # nothing runs
 FLAGS = (
     *SWEEP_FLAGS,
-    *("-h", "--help", "--hydra-help", "-c", "--cfg", "--resolve", "-p", "--package", "-i", "--info"),
+    *SHOWING_FLAGS,
+    *("--resolve", "-p", "--package"),
     *("-cd", "--config-dir", "-cn", "--config-name", "-cp", "--config-path", "-r", "--run", "-sc"),
     "--shell-completion",
 )
@@ -48,20 +51,23 @@ def hydra_words(args: Sequence[str]) -> list[str]:
     return [*flags[:1], *own, *(f"++{word}" if _is_parameter(word) else _readable(word) for word in words)]
 
 
-def with_seeds(args: Sequence[str]) -> list[str]:
+def with_seeds(verb: str, args: Sequence[str]) -> list[str]:
     """The words with `seeds=N` as the sweep that it stands for: over `seed`, N values from the given one on.
 
-    Raises InputError for what is no number of seeds, or where `seed` is swept already.
+    Raises InputError for what is no number of seeds, where `seed` is swept already, or for a verb that repeats nothing.
     """
-    given = [arg for arg in args if arg.startswith("seeds=")]
-    if not given:
+    if not any(arg.startswith("seeds=") for arg in args):
         return list(args)
     num, first = (_last_value(args, name, default) for name, default in (("seeds", "1"), ("seed", "0")))
+    if verb not in REPEATABLE:
+        raise InputError(f"seeds={num}: kvtwin {verb} does not repeat runs; expected kvtwin {' or '.join(REPEATABLE)}")
     if not (_is_number(num) and int(num) >= 1):
         raise InputError(f"seeds={num}: expected a whole number of at least 1")
     if not _is_number(first):
         raise InputError(f"seed={first}: expected the first of the seeds={num}, a whole number")
     others = [arg for arg in args if not arg.startswith(("seeds=", "seed="))]
+    if any(arg in SHOWING_FLAGS for arg in args):
+        return [*others, f"seed={first}"]
     return ["-m", *others, f"seed=range({first},{int(first) + int(num)})"]
 
 

@@ -167,7 +167,7 @@ def run_app(
     Jobs of a sweep run side by side if they take their traces from the shelf `traces`. Those of other verbs measure
     time, which neighbours would disturb: they run one at a time. Raises InputError for words that Hydra cannot take.
     """
-    words = hydra_words(with_seeds(args))
+    words = hydra_words(with_seeds(verb, args))
     from kvtwin.launcher import offer_launcher  # which knows of Jobs
 
     jobs = Jobs(run, words, traces, is_repeated=any(arg.startswith("seeds=") for arg in args))
@@ -184,7 +184,7 @@ def run_app(
             return INTERRUPTED
         except SystemExit as ended:  # Hydra's own: help, or its parser's complaint
             return int(ended.code or 0)
-        except ReaderGone:
+        except (ReaderGone, BrokenPipeError):  # seen by a job, or by Hydra's own printing
             raise BrokenPipeError from None
         except Exception as error:  # of Hydra itself, since a job's are told where they arise
             raise composition_error(error, verb) from error

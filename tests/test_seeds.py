@@ -131,11 +131,12 @@ def test_a_run_made_twice_counts_once_and_other_traces_are_no_partners():
     [
         (["eviction=lru,fifo", "seeds=3"], ["-m", "eviction=lru,fifo", "seed=range(0,3)"]),
         (["seeds=2", "seed=7", "-m"], ["-m", "-m", "seed=range(7,9)"]),
+        (["seeds=2", "seed=7", "--cfg", "job"], ["--cfg", "job", "seed=7"]),
         (["seed=1,2"], ["seed=1,2"]),
     ],
 )
 def test_seeds_is_short_for_a_sweep(words, sweep):
-    assert with_seeds(words) == sweep
+    assert with_seeds("sim", words) == sweep
 
 
 @pytest.mark.parametrize(
@@ -148,7 +149,12 @@ def test_seeds_is_short_for_a_sweep(words, sweep):
 )
 def test_what_is_no_number_of_seeds_is_refused(words, complaint):
     with pytest.raises(InputError, match=f"^{complaint}$"):
-        with_seeds(words)
+        with_seeds("sim", words)
+
+
+def test_a_verb_that_has_no_runs_to_repeat_refuses_seeds():
+    with pytest.raises(InputError, match="seeds=3: kvtwin size does not repeat runs; expected kvtwin sim or engine"):
+        with_seeds("size", ["seeds=3"])
 
 
 SYNTH = ("trace=synth", "trace.num_requests=40", "pool.num_blocks=300")

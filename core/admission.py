@@ -82,6 +82,10 @@ class Admissions:
         assert request.swapped is not None
         swapped = request.swapped.sequences
         restoration = tables.swapping.find(request)
+        if request.is_beam_search and restoration.num_computed != request.swapped.num_computed:
+            tables.swapping.forget(request)
+            request.restart_search()
+            return self._start(request, plan, rules, budget)
         needed = num_full = restoration.num_blocks
         news: list[int] = []
         for sequence, num_computed, restored in zip(swapped, restoration.num_computed, restoration.tables, strict=True):

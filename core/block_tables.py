@@ -217,8 +217,8 @@ class BlockTables:
         if last <= first:
             return
         request = sequence.request
-        if request.is_beam_search:  # whose text a block holds changes from step to step: only prompts are published
-            last = min(last, request.num_prompt_tokens // self.block_size)
+        if request.is_beam_search:
+            last = request.num_public(num_tokens) // self.block_size
             if last <= first:
                 return
         keys = sequence.keys.keys(first, last)

@@ -153,8 +153,14 @@ class Request:
         Beams that came back one by one could not be compared with each other.
         """
         for sequence in self.live:
-            self.num_recomputed_tokens += max(0, sequence.stored_computed - self.num_prompt_tokens)
+            self.num_recomputed_tokens += max(0, sequence.stored_known - 1 - self.num_prompt_tokens)
             sequence.stored_known = self.num_prompt_tokens
+
+    def num_public(self, num_tokens: int) -> int:
+        """How many of a sequence's first `num_tokens` others may find in the prefix index: a beam's prompt only, since
+        whose text a block holds changes from step to step.
+        """
+        return min(num_tokens, self.num_prompt_tokens) if self.is_beam_search else num_tokens
 
     @property
     def num_peak_tokens(self) -> int:

@@ -280,9 +280,9 @@ class Scheduler:
         self.log.count(Event.PREEMPT, request.request_id, num_computed)
         self.tables.undo_step(request, plan, keep_registrations=self.config.keep_cancelled_registrations)
         if mode is PreemptMode.SWAP and num_computed:
-            request.swapped = None if request.is_beam_search else self.tables.swapping.swap_out(request, plan)
+            request.swapped = self.tables.swapping.swap_out(request, plan)
             self.recorder.num_swap_fallbacks += request.swapped is None
-        if request.is_beam_search:
+        if request.is_beam_search and request.swapped is None:
             request.restart_search()
         for sequence in request.live:
             self.publication.preempted(sequence)

@@ -126,7 +126,7 @@ class Swapping:
             for target, entries in zip(sequence.tables, tables, strict=True):
                 target[:] = [self._restore(request, entry, loaded, plan) for entry in entries]  # type: ignore[misc]
             sequence.stored_computed = num_computed
-            sequence.num_registered = num_computed // self._block_size
+            sequence.num_registered = request.num_public(num_computed) // self._block_size
         self._log.blocks(Event.SWAP_IN, request.request_id, list(loaded.values()))
         if self._prefix_caching:
             self._publish_loaded(request.swapped.sequences)

@@ -13,14 +13,16 @@ from dense_reference import reference_logits
 from engine_world import TINY, EngineSetup, assert_lockstep, run_trace, tiny_decoder
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from test_architectures import ARCHITECTURES, decoder, pool_for, shared_prefix_trace
 from test_engine_model import as_reference
 from workloads import Workload, workloads
 from world import UNIT_STEPS, Bench, Run, Settings, check_integrity, scheduler_of, simulate, trace_of
 
+from core.content import TokenKeys
 from core.decision_log import Event
 from core.errors import InputError
 from core.plan import StepPlan, StepResult
-from core.request import Outcome, Request
+from core.request import Outcome, Request, Status
 from core.scheduler import Scheduler
 from core.units import PS_PER_S
 from engine import executor as executor_module
@@ -83,17 +85,44 @@ def test_what_beams_say_is_not_published() -> None:
     assert [block.key is not None for block in search.live[0].tables[0]] == [True, True, False, False]
 
 
-def test_a_preempted_search_begins_again_from_its_prompt() -> None:
-    """Beams that came back one by one could not be compared. Swapping falls back to the same, and is counted."""
-    for mode in ("recompute", "swap"):
-        bench = Bench(Settings(9, block_size=4, mode=mode, host_blocks=20, caching=False, full_prompt=False))
-        first = bench.add(8, 17)
-        search = bench.add(5, 9, num_samples=2, is_beam_search=True)
-        bench.drain(at_most=100)
-        assert search.num_preemptions > 0
-        assert (first.num_produced_tokens, search.num_produced_tokens) == (17, 18)
+@pytest.mark.parametrize(("mode", "host_blocks"), [("recompute", 0), ("swap", 2), ("swap", 20)])
+def test_a_search_that_lost_its_kv_begins_again_from_its_prompt(mode: str, host_blocks: int) -> None:
+    """Beams that came back one by one could not be compared. With room on the host they come back together."""
+    chosen = Settings(9, block_size=4, mode=mode, host_blocks=host_blocks, caching=False, full_prompt=False)
+    bench = Bench(chosen)
+    first = bench.add(8, 17)
+    search = bench.add(5, 9, num_samples=2, is_beam_search=True)
+    bench.drain(at_most=100)
+    assert search.num_preemptions > 0
+    assert (first.num_produced_tokens, search.num_produced_tokens) == (17, 18)
+    num_fallbacks = bench.scheduler.recorder.num_swap_fallbacks
+    if host_blocks == 20:
+        assert (num_fallbacks, search.num_recomputed_tokens) == (0, 0)
+        assert len(bench.decisions(Event.SWAP_IN)) > 0
+    else:
         assert search.num_recomputed_tokens > 0
-        assert bench.scheduler.recorder.num_swap_fallbacks == (search.num_preemptions if mode == "swap" else 0)
+        assert num_fallbacks == (search.num_preemptions if mode == "swap" else 0)
+
+
+def test_a_swapped_search_that_lost_a_shared_block_begins_again_too() -> None:
+    """Its prompt was shared with another request, stayed behind, and is evicted: what lies on the host is of no use."""
+    bench = Bench(Settings(8, block_size=4, mode="swap", host_blocks=20, full_prompt=False))
+    first = bench.add(9, 17, TokenKeys(0, range(9), 4, 9))
+    bench.step()
+    search = bench.add(9, 9, TokenKeys(1, range(9), 4, 9), num_samples=2, is_beam_search=True)
+    while search.status is not Status.PREEMPTED:
+        bench.step()
+    num_known = search.live[0].num_known
+    assert num_known > 10
+    bench.cancel(first)
+    others = bench.pool.take(8, 99)
+    bench.pool.release(others, 99)
+    bench.step()
+    assert search.swapped is None
+    assert search.num_recomputed_tokens == 2 * (num_known - 10) + 9, "outputs of both beams, and the prompt"
+    bench.drain()
+    assert search.num_produced_tokens == 18
+    assert bench.scheduler.tables.swapping.host.num_available == 20
 
 
 @pytest.mark.parametrize(
@@ -232,7 +261,7 @@ CONDITIONS = {
     "roomy": ROOMY,
     "uncached, in chunks": replace(ROOMY, caching=False, budget=7, long_prefill=5),
     "preempted": Settings(20, block_size=4, full_prompt=False, budget=40),
-    "preempted, swap falls back": Settings(20, block_size=4, full_prompt=False, budget=40, mode="swap", host_blocks=50),
+    "preempted, swapped": Settings(20, block_size=4, full_prompt=False, budget=40, mode="swap", host_blocks=50),
 }
 
 
@@ -245,6 +274,7 @@ def test_beams_are_those_of_a_dense_search(condition: str) -> None:
     assert run.executor.beams.num_drops > 20
     assert run.num_of(Event.COPY) > 20
     assert run.shadow.num_checked["copy"] > 0
+    assert (run.shadow.num_checked["swap_in"] > 0) == ("swapped" in condition)
     for request in run.scheduler.recorder.done:
         prompt = run.executor.tokens.of(request.sequences[0]).known[: request.num_prompt_tokens].tolist()
         expected, margin = dense_search(prompt, request.num_output_tokens, 3)
@@ -254,6 +284,19 @@ def test_beams_are_those_of_a_dense_search(condition: str) -> None:
         scores = [tokens.score for tokens in ranked]
         assert scores == pytest.approx([score for score, _ in expected], abs=1e-4)
     assert_lockstep(PROMPTS, setup, run)
+
+
+@pytest.mark.parametrize("name", ["gemma3", "mla"])
+def test_beams_on_windows_and_on_latents(name: str) -> None:
+    """The same beams with ample memory and under preemption; tags checked, decisions repeated by the simulator."""
+    settings = Settings(300, block_size=4, groups=ARCHITECTURES[name].kv_groups())
+    setup = EngineSetup(settings, decoder=lambda: decoder(name), beam_width=3)
+    tight = replace(setup, settings=replace(settings, num_blocks=pool_for(name), budget=40, full_prompt=False))
+    ample, pressed = run_trace(shared_prefix_trace(), setup), run_trace(shared_prefix_trace(), tight)
+    assert (ample.num_of(Event.PREEMPT), pressed.num_of(Event.PREEMPT) > 0) == (0, True)
+    beams = ({row: sorted(samples) for row, samples in run.outputs().items()} for run in (ample, pressed))
+    assert next(beams) == next(beams)
+    assert_lockstep(shared_prefix_trace(), tight, pressed)
 
 
 def test_a_near_tie_is_told_and_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

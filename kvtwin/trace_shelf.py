@@ -6,6 +6,7 @@ import json
 from collections import Counter
 
 from omegaconf import DictConfig
+from omegaconf.errors import OmegaConfBaseException
 
 from kvtwin.experiment import load_trace
 from traces.schema import Trace
@@ -26,8 +27,11 @@ class TraceShelf:
         self._traces: dict[str, Trace] = {}
 
     def announce(self, config: DictConfig) -> None:
-        """A job of this configuration will ask for its trace."""
-        key = _key(config)
+        """A job of this configuration will ask for its trace; where that cannot be named, it will not come to it."""
+        try:
+            key = _key(config)
+        except OmegaConfBaseException:
+            return
         self._num_readers[key] += 1
         self._configs.setdefault(key, config)
 

@@ -100,9 +100,9 @@ def test_jobs_in_turn_share_a_trace_too(monkeypatch):
 
 
 def test_a_trace_that_cannot_be_read_is_told_by_each_job(kvtwin):
-    finished = kvtwin("sim", TWO, "-m", "trace=file", "trace.path=absent.jsonl", "seed=1,2")
+    finished = kvtwin("sim", TWO, "-m", "trace=file", "trace.path=absent.jsonl,'${absent}'", "seed=1,2")
     assert finished.status == 2
-    assert [line.partition(" (")[0] for line in finished.errors] == ["kvtwin: job 0", "kvtwin: job 1"]
+    assert [line.partition(" (")[0] for line in finished.errors] == [f"kvtwin: job {number}" for number in range(4)]
     assert not Path("runs/sim").exists()
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from argparse import Namespace
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ import torch
 from command import Kvtwin, in_folder, refusals
 from torch.nn.functional import scaled_dot_product_attention
 
+from core.errors import InputError
 from kvtwin.demonstrations import cached, cached_model, growth, intensity, operations, reads, saturation
 from kvtwin.demonstrations.demonstration import fitted_line, window_quartiles
 from kvtwin.demonstrations.shapes import hardware_of, model_shape
@@ -191,6 +194,21 @@ def test_the_command_shows_a_table_figures_and_a_page(kvtwin: Kvtwin) -> None:
 )
 def test_what_the_command_refuses(words: list[str], message: str, kvtwin: Kvtwin) -> None:
     assert message in refusals(kvtwin)("demo", *words)
+
+
+@pytest.mark.parametrize(
+    ("module", "options", "message"),
+    [
+        (cached, {"steps": 1}, "--steps 1: no line goes through one point; expected at least 2"),
+        (cached_model, {"steps": 9, "points": 1}, "--steps 9 --points 1: expected at least 2 of both"),
+        (saturation, {"limit": 1}, "--limit 1: one request has no rate; expected at least 2"),
+        (growth, {"model": "deepseek_v2_lite"}, "--model deepseek_v2_lite: caches latents"),
+        (operations, {"model": "mistral_7b_v01"}, "--model mistral_7b_v01: caches latents or windows"),
+    ],
+)
+def test_what_cannot_be_shown_is_refused(module: ModuleType, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        module.measure(Namespace(**options))
 
 
 def test_the_guide_names_every_demonstration() -> None:

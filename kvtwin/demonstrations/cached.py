@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from core.errors import InputError
 from kvtwin.arguments import Arguments, count, seed
 from kvtwin.demonstrations.demonstration import Curve, Demonstration, Floats, fitted_line, window_quartiles
 from kvtwin.formatting import count_text, seconds_text
@@ -28,6 +29,9 @@ def add_options(parser: Arguments) -> None:
 
 
 def measure(options: Namespace) -> Demonstration:
+    """Raises InputError for a single step, through which no line can be drawn."""
+    if options.steps < 2:
+        raise InputError(f"--steps {options.steps}: no line goes through one point; expected at least 2")
     layer = Layer.random(options.width, options.seed)
     passes = [_generate(layer, options.steps) for _ in range(options.repeats)]
     return _told(options, passes)

@@ -35,7 +35,9 @@ def add_options(parser: Arguments) -> None:
 
 
 def measure(options: Namespace) -> Demonstration:
-    """Raises InputError for more tokens than the model has positions."""
+    """Raises InputError for more tokens than the model has positions, and for too few to draw a line through."""
+    if min(options.steps, options.points) < 2:
+        raise InputError(f"--steps {options.steps} --points {options.points}: expected at least 2 of both")
     torch.set_num_threads(1)
     config = compose_config("engine", [f"model={options.model}", "engine.dtype=float32"])
     shape = instantiate_one(config.model, "model")

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from core.errors import InputError
 from kernels.reference import write_kv
 from kvtwin.arguments import Arguments, count
 from kvtwin.demonstrations.demonstration import Curve, Demonstration
@@ -27,11 +28,14 @@ def add_options(parser: Arguments) -> None:
 
 
 def measure(options: Namespace) -> Demonstration:
+    """Raises InputError for models that cache latents instead of keys and values."""
     torch.set_num_threads(1)
     model = model_shape(options.model)
+    if model.latent_dim:
+        raise InputError(f"--model {options.model}: caches latents; expected a model with keys and values")
     lengths = [length for length in _LENGTHS if length < options.longest] + [options.longest]
     row_bytes = model.kv_elements_per_layer_token * 2
-    heads = max(model.num_kv_heads, 1), row_bytes // 4 // max(model.num_kv_heads, 1)
+    heads = model.num_kv_heads, model.head_dim
     spent = {
         length: timed_in_turns(_appends(length, options.longest, heads), options.rounds, num_warm_calls=1)
         for length in lengths

@@ -9,6 +9,7 @@ import torch
 
 from core.block_pool import BlockPool
 from core.decision_log import NoLog
+from core.errors import InputError
 from core.interfaces import Block, PolicyEnv
 from core.model_shape import ModelShape
 from core.prefix_index import HashIndex
@@ -32,8 +33,11 @@ def add_options(parser: Arguments) -> None:
 
 
 def measure(options: Namespace) -> Demonstration:
+    """Raises InputError for models that cache latents or a window: the operations here are on whole keys and values."""
     torch.set_num_threads(1)
     model = model_shape(options.model)
+    if model.latent_dim or model.num_window_layers:
+        raise InputError(f"--model {options.model}: caches latents or windows; expected a model of full attention")
     contexts = [context for context in _CONTEXTS if context < options.longest] + [options.longest]
     spent = {context: timed_in_turns(Cache(model, context).operations(), options.rounds) for context in contexts}
     moved = {context: operation_bytes(model, context) for context in contexts}

@@ -6,6 +6,7 @@ from argparse import ArgumentTypeError, Namespace
 from collections.abc import Mapping
 from typing import Any
 
+from core.errors import InputError
 from kvtwin.api import simulate
 from kvtwin.arguments import Arguments, count
 from kvtwin.demonstrations.demonstration import Curve, Demonstration
@@ -34,6 +35,9 @@ def _rates(text: str) -> list[float]:
 
 
 def measure(options: Namespace) -> Demonstration:
+    """Raises InputError for a single request, which has no rate, and for what cannot be simulated."""
+    if options.limit < 2:
+        raise InputError(f"--limit {options.limit}: one request has no rate; expected at least 2")
     found = [_simulated(options, rate) for rate in options.rates]
     rows = [_row(each) for each in found]
     return Demonstration(
@@ -103,7 +107,12 @@ def _findings(found: list[dict[str, Any]]) -> list[str]:
         sentences.append(f"The pool is full at some time from {full['offered_rps']:.2f} requests a second on.")
     if first is not None:
         sentences.append(
-            f"Then requests wait or are preempted (from {first['offered_rps']:.2f} a second on), none is rejected: "
+            f"Then requests wait or are preempted (from {first['offered_rps']:.2f} a second on), {_rejected(found)}: "
             f"TTFT p99 grows from {seconds_text(found[0]['ttft_p99_s'])} to {seconds_text(found[-1]['ttft_p99_s'])}."
         )
     return sentences
+
+
+def _rejected(found: list[dict[str, Any]]) -> str:
+    num_rejected = max(int(each["num_rejected"]) for each in found)
+    return f"up to {count_text(num_rejected)} are rejected" if num_rejected else "none is rejected"

@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from dense_reference import reference_logits
@@ -29,6 +30,7 @@ from engine import executor as executor_module
 from engine.beams import best_continuations, placed
 from engine.executor import Sampling
 from engine.output_mode import EndOfSequence, ForcedTokens
+from engine.sampling import sample
 from sim.beam_model import BeamModel, RandomBeams
 from sim.cost_model import CostModel
 from sim.simulation import run_simulation
@@ -315,16 +317,38 @@ def test_a_search_of_width_one_is_greedy() -> None:
 
 
 def test_cancelled_while_its_step_runs() -> None:
-    trace = replace(PROMPTS, cancel_after_ps=torch.tensor([5 * 10**9, -1, 7 * 10**9]).numpy())
+    trace = replace(PROMPTS, cancel_after_ps=np.array([5 * 10**9, -1, 7 * 10**9]))
     setup = EngineSetup(ROOMY, beam_width=3)
     run = run_trace(trace, setup)
     assert run.num_of(Event.CANCEL) == 2
     assert_lockstep(trace, setup, run)
 
 
+def drawn_alone(prompt: list[int], num_outputs: int, stream_id: int) -> list[int]:
+    """One sample without cache, sharing or company, by the same draws."""
+    text = list(prompt)
+    for _ in range(num_outputs):
+        logits = reference_logits(reference(), text)[-1:].float()
+        draw = sample(logits, np.ones(1), 5, np.array([stream_id]), np.array([len(text)]))
+        text.append(draw.token_ids.item())
+    return text[len(prompt) :]
+
+
+@pytest.mark.parametrize("condition", CONDITIONS)
+def test_samples_that_share_their_prompt_say_what_each_would_say_alone(condition: str) -> None:
+    trace = replace(PROMPTS, num_samples=np.array([3, 3, 3]))
+    run = run_trace(trace, EngineSetup(CONDITIONS[condition], sampling=Sampling(temperature=1.0, seed=5)))
+    assert (run.num_of(Event.PREEMPT) > 0) == ("preempted" in condition)
+    for request in run.scheduler.recorder.done[:1]:
+        for index, tokens in run.executor.tokens.ranked(request.request_id):
+            prompt = tokens.known[: request.num_prompt_tokens].tolist()
+            stream_id = request.request_id + (index << 32)
+            assert tokens.outputs.tolist() == drawn_alone(prompt, request.num_output_tokens, stream_id)
+
+
 def test_the_best_of_several_samples() -> None:
     """Scores are log probabilities of what was said, so that the best of n can be told."""
-    trace = replace(PROMPTS, num_samples=torch.tensor([4, 1, 2]).numpy())
+    trace = replace(PROMPTS, num_samples=np.array([4, 1, 2]))
     run = run_trace(trace, EngineSetup(ROOMY, sampling=Sampling(temperature=1.0, seed=5)))
     for request in run.scheduler.recorder.done:
         ranked = run.executor.tokens.ranked(request.request_id)

@@ -37,7 +37,7 @@ def print_differences(repeats: Sequence[Repeats], file: TextIO | None = None) ->
             continue
         labels = [each.labels for each in (first, *others)]
         names = varying_labels(labels)
-        against = " ".join(str(first.labels.get(name, NOTHING)) for name in names)
+        against = " ".join(str(first.labels[name]) for name in names if name in first.labels)
         head = f"\nDifference to {against or 'the first'} on the same traces, seed by seed, ± 95 % t-interval"
         print_tables(Text(f"{head} (in brackets: not resolved):"), file=file)
         rows = [each.less(first) for each in others]

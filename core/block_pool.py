@@ -237,6 +237,12 @@ class BlockPool:
         self._eviction.on_insert(blocks)
         self._log.blocks(Event.CACHE, request_id, blocks)
 
+    def register_for(self, blocks: Sequence[Block], keys: Sequence[BlockKey], request_ids: Sequence[int]) -> None:
+        """Publishes one block of each of these requests; its position and category are set already."""
+        self.index.insert(blocks, keys)
+        self._eviction.on_insert(blocks)
+        self._log.blocks_of(Event.CACHE, request_ids, blocks)
+
     def unregister(self, block: Block) -> None:
         """Takes back the publication of a referenced block whose content was never computed."""
         self._log.blocks(Event.EVICT, NO_REQUEST, (block,))

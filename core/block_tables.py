@@ -235,6 +235,28 @@ class BlockTables:
             )
         sequence.num_registered = last
 
+    def publish_filled(self, sequences: Collection[Sequence]) -> None:
+        """As `publish`, of sequences each of which fills a block with its next token."""
+        size = self.block_size
+        places = [sequence.num_computed // size for sequence in sequences]
+        is_plain = self.num_groups == 1 and not self.pool.index.is_linked and not self.is_windowed
+        if not is_plain or any(
+            sequence.num_registered != place or sequence.request.is_beam_search
+            for sequence, place in zip(sequences, places, strict=True)
+        ):
+            for sequence in sequences:
+                self.publish(sequence, sequence.num_computed + 1)
+            return
+        blocks, keys, owners = [], [], []
+        for sequence, place in zip(sequences, places, strict=True):
+            block, request = sequence.tables[0][place], sequence.request
+            block.position, block.category = place, request.category
+            blocks.append(block)
+            keys.append(sequence.keys.key(place))
+            owners.append(request.request_id)
+            sequence.num_registered = place + 1
+        self.pool.register_for(blocks, keys, owners)
+
     def undo_step(self, request: Request, plan: StepPlan, keep_registrations: bool) -> None:
         """Takes back what the step being planned did for a request that has just been preempted.
 

@@ -98,8 +98,7 @@ class Growth:
         crossing = self._running.batch.crossing()
         if crossing:
             self._tables.append_blocks(crossing.values())
-        for sequence in self._publication.due_decodes().values():
-            self._publication.scheduled(sequence, 1)
+        self._publication.decodes_scheduled()
 
     # ---- the rule, request by request -----------------------------------------------------------------------------
 

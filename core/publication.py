@@ -34,6 +34,11 @@ class Publication:
     def scheduled(self, sequence: Sequence, num_new: int) -> None:
         """The step being planned has blocks for `num_new` tokens of the sequence."""
 
+    def decodes_scheduled(self) -> None:
+        """As `scheduled(member, 1)` for each of `due_decodes`, in running order."""
+        for sequence in self.due_decodes().values():
+            self.scheduled(sequence, 1)
+
     def chunks_ended(self, plan: StepPlan) -> None:
         """The plan's step came to its end. Samples that start from a prompt do so after this."""
 
@@ -64,6 +69,11 @@ class AtSchedule(Publication):
 
     def scheduled(self, sequence: Sequence, num_new: int) -> None:
         self._tables.publish(sequence, sequence.num_computed + num_new)
+
+    def decodes_scheduled(self) -> None:
+        due = self._running.batch.filling()
+        if due:
+            self._tables.publish_filled(due.values())
 
 
 class OnceKnown(Publication):

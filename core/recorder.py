@@ -144,7 +144,8 @@ class Recorder:
         """One further step began, and has taken its blocks, in a pool of which any block serves anybody."""
         place = self.num_steps_begun
         self.step_referenced_blocks.append(pool.num_referenced)
-        self.step_internal_tokens.note(place, num_internal_tokens)
+        if num_internal_tokens != self.step_internal_tokens.last:
+            self.step_internal_tokens.note(place, num_internal_tokens)
         if len(pool.index) or pool.num_shared or pool.num_evictions or self.step_shared_references.last:
             self.step_cached_blocks.note(place, pool.num_cached)
             self.step_shared_references.note(place, pool.num_shared)

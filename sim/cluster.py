@@ -75,7 +75,7 @@ class Replica:
         """What flies is to be committed by the scheduler."""
         assert self._express is not None
         self._flies = self._must_land = False
-        self._plan, durations_ps = self._express.plan_in_flight()
+        self._plan, durations_ps = self._express.flight.as_plan()
         self._executor.resume(self._plan, durations_ps)
 
     def _hand_over(self, given: Input) -> bool:
@@ -122,7 +122,7 @@ class Replica:
         """
         assert self._express is not None
         if not self._must_land and self._express.goes_on():
-            self._wake_after(self._express.end_ps - int(self._env.now))
+            self._wake_after(self._express.flight.end_ps - int(self._env.now))
             return
         self._flies = self._must_land = False
         self._halt(*self._express.land_and_run(int(self._env.now)))

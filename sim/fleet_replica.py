@@ -89,7 +89,7 @@ class FleetReplica(Replica):
         """Steps that have begun take their blocks."""
         if self._flies:
             assert self._express is not None
-            self._express.catch_up(self._instant.horizon_ps)
+            self._express.flight.catch_up(self._instant.horizon_ps)
         elif self._plan is not None:
             self._scheduler.extend(self._plan, self._executor.begun(self._instant.horizon_ps))
 
@@ -113,15 +113,15 @@ class FleetReplica(Replica):
     def _wake_at_end_of_step(self) -> None:
         assert self._express is not None
         self._alarm = None
-        self._wake_after(self._express.end_ps - int(self._env.now))
+        self._wake_after(self._express.flight.end_ps - int(self._env.now))
 
     def _step_ends_now(self) -> bool:
         """Is this a boundary within its span? As single steps, it would have ended before. The span is cut there."""
         now_ps = int(self._env.now)
         if self._flies:
             assert self._express is not None
-            self._must_land = self._must_land or self._express.end_ps == now_ps
-            return self._express.end_ps == now_ps
+            self._must_land = self._must_land or self._express.flight.end_ps == now_ps
+            return self._express.flight.end_ps == now_ps
         if self._plan is None or self._plan.start_ps + total_ps(self._executor.begun(now_ps)) != now_ps:
             return False
         self._executor.cut(now_ps)
@@ -135,7 +135,7 @@ class FleetReplica(Replica):
             return
         assert self._express is not None
         if not self._must_land:
-            self._express.catch_up(inf)
+            self._express.flight.catch_up(inf)
         self._flies = self._must_land = False
         self._express.land()
 
@@ -162,7 +162,7 @@ class FleetReplica(Replica):
 
     def _halt(self, stop: Stop, at_ps: int) -> None:
         assert self._express is not None
-        super()._halt(stop, self._express.span_end_ps if stop is Stop.FLYING else at_ps)
+        super()._halt(stop, self._express.flight.span_end_ps if stop is Stop.FLYING else at_ps)
 
 
 class LiveView:

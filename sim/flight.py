@@ -1,0 +1,214 @@
+"""A span of plain steps in flight: what it is, how it grows, how it ends."""
+
+from __future__ import annotations
+
+import heapq
+
+from core.decision_log import EACH, Event
+from core.durations import EvenDurations, even_num_begun, even_total_ps
+from core.interfaces import AdmissionPolicy
+from core.plan import Chunk, StepPlan
+from core.request import Outcome, Request, Sequence
+from core.scheduler import Scheduler
+
+
+class Flight:
+    """The steps taken so far of the span that runs, over the scheduler's own books. One object serves all spans.
+
+    `num_steps` of at most `max_steps` are taken; `end_ps` is when those end.
+    """
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
+        self._tables = scheduler.tables
+        self._pool = scheduler.tables.pool
+        self._running = scheduler.running
+        self._batch = scheduler.running.batch
+        self._log = scheduler.log
+        self._recorder = scheduler.recorder
+        self._admission = scheduler.policies.admission
+        self._tells_stops = type(self._admission).on_stop is not AdmissionPolicy.on_stop
+        self.no_plan = StepPlan(0, 0, self._batch)  # stands for it where only whether there is one matters
+        self.chunks: list[Chunk] = []
+        # As `Recorder` keeps it.
+        self.now_ps = self.first_ps = self.growth_ps = self.end_ps = self.num_steps = self.max_steps = 0
+        self.num_decodes = self.context_tokens = self.num_filled = self.num_prefill = self.num_running = 0
+
+    @property
+    def span_end_ps(self) -> int:
+        """When the span in flight ends if it is not cut short, all of its steps taken."""
+        return self.now_ps + even_total_ps(self.first_ps, self.growth_ps, self.max_steps)
+
+    def catch_up(self, until_ps: float) -> None:
+        """Takes the steps of the span in flight that begin before `until_ps`; `end_ps` is then when they end."""
+        if self.num_steps < self.max_steps:
+            self.lengthen(until_ps)
+
+    def lengthen(self, until_ps: float) -> None:
+        """To all steps that begin before the horizon."""
+        first_ps, growth_ps, num_steps = self.first_ps, self.growth_ps, self.max_steps
+        end_ps = self.now_ps + even_total_ps(first_ps, growth_ps, num_steps)
+        if end_ps >= until_ps:
+            num_steps = min(num_steps, even_num_begun(first_ps, growth_ps, int(until_ps) - self.now_ps))
+            end_ps = self.now_ps + even_total_ps(first_ps, growth_ps, num_steps)
+        self.end_ps = end_ps
+        self._extend(num_steps)
+
+    def _extend(self, num_steps: int) -> None:
+        """Takes the blocks of the span's further steps, in order of steps, and of the running within each."""
+        scheduler, batch, pool, tables = self._scheduler, self._batch, self._pool, self._tables
+        first_step, clock, size, buckets = scheduler.step, batch.clock, tables.block_size, batch.buckets
+        publishes = tables.prefix_caching
+        recorder = self._recorder
+        free, referenced = pool.free, recorder.step_referenced_blocks
+        heads: list[int] = []
+        values: list[int] = []
+        owners: list[int] = []
+        num_referenced = pool.num_referenced
+        begun_before = recorder.num_steps_begun - self.num_steps
+        most_blocks = ((num_steps - self.num_steps) // size + 1) * len(batch.members)
+        is_plain = not publishes and most_blocks <= len(free)
+        for step in range(self.num_steps, num_steps):
+            crossing = buckets[clock % size]
+            if not is_plain and (
+                len(crossing) > len(free) or (publishes and (crossing or buckets[(clock + 1) % size]))
+            ):
+                pool.count_taken(num_referenced - pool.num_referenced)
+                self._log.take_over(heads, values, owners)
+                heads, values, owners = [], [], []
+                batch.clock = batch.num_emitted = clock
+                scheduler.now_ps = self.now_ps + even_total_ps(self.first_ps, self.growth_ps, step)
+                self._log.step = first_step + step
+                scheduler.growth.decode_step()
+                num_referenced = pool.num_referenced
+                recorder.num_steps_begun = begun_before + step
+                recorder.on_step(pool, tables.num_surplus_tokens)
+                clock += 1
+                continue
+            if crossing:
+                num = len(crossing)
+                heads += (first_step + step, Event.ALLOC, EACH, num)
+                num_referenced += num
+                for sequence in crossing.values():
+                    block = free.pop()
+                    table = sequence.tables[0]
+                    table.append(block)
+                    values.append(block.block_id)
+                    owners.append(sequence.request.request_id)
+                    if len(table) == sequence.num_peak_blocks:
+                        tables.note_surplus(sequence)
+                        place = begun_before + step
+                        recorder.step_internal_tokens.note(place, tables.num_surplus_tokens)
+            referenced.append(num_referenced)
+            clock += 1
+        recorder.num_steps_begun = begun_before + num_steps
+        pool.count_taken(num_referenced - pool.num_referenced)
+        self._log.take_over(heads, values, owners)
+        batch.clock, batch.num_emitted = clock, clock - 1
+        last = num_steps - 1
+        scheduler.now_ps = self.now_ps + even_total_ps(self.first_ps, self.growth_ps, last)
+        self._log.step = first_step + last
+        self.num_steps = num_steps
+
+    def as_plan(self) -> tuple[StepPlan, EvenDurations]:
+        """The span that flies as the scheduler would have planned it: for whoever has to commit it by the rules."""
+        plan = StepPlan(self._scheduler.step, self.now_ps, self._batch)
+        plan.chunks = self.chunks
+        plan.num_prefill_tokens, plan.num_decodes = self.num_prefill, self.num_decodes
+        plan.decode_context_tokens, plan.num_filled_tokens = self.context_tokens, self.num_filled
+        plan.max_steps = plan.num_steps = self.num_steps
+        plan.num_running = self.num_running
+        self._scheduler.in_flight = plan
+        return plan, EvenDurations(self.first_ps, self.growth_ps, self.num_steps)
+
+    def land(self) -> list[Request]:
+        """The span has ended: tokens appear, sequences end and free their blocks. Returns who is done."""
+        scheduler, batch, recorder, pool = self._scheduler, self._batch, self._recorder, self._pool
+        now_ps = scheduler.now_ps = self.end_ps
+        scheduler.step += self.num_steps
+        batch.num_emitted = clock = batch.clock
+        ends, members = batch.ends, batch.members
+        ended: list[Sequence] = []
+        while ends and ends[0][0] <= clock:
+            end_clock, rank = heapq.heappop(ends)
+            if rank in members and members[rank].end_clock == end_clock:
+                ended.append(members[rank])
+        for chunk in self.chunks:
+            sequence = chunk.sequence
+            if sequence.stored_computed == sequence.stored_known:
+                self._end_prefill(sequence, now_ps, ended)
+        if ended:
+            self._log.step = scheduler.step - 1
+            scheduler.in_flight = self.no_plan
+            if len(ended) > 1:
+                ended.sort(key=_rank)
+            for sequence in ended:
+                self._end(sequence)
+        scheduler.in_flight = None
+        if self._tables.prefix_caching:
+            place = recorder.num_plans
+            recorder.cached_blocks_after.note(place, pool.num_cached)
+            recorder.orphan_blocks_after.note(place, pool.index.num_orphans)
+        recorder.plans.extend(
+            (
+                self.num_steps,
+                self.now_ps,
+                self.first_ps,
+                self.growth_ps,
+                self.num_prefill,
+                self.num_decodes,
+                self.context_tokens,
+                self.num_filled,
+                self.num_decodes,
+                self.num_running,
+                pool.num_referenced,
+            )
+        )
+        return [sequence.request for sequence in ended]
+
+    def _end(self, sequence: Sequence) -> None:
+        """As `Scheduler.end`; without prefix caching all blocks go back to the free stack as they are."""
+        scheduler, request, pool, tables, batch = (
+            self._scheduler,
+            sequence.request,
+            self._pool,
+            self._tables,
+            self._batch,
+        )
+        if tables.prefix_caching or request.num_samples > 1 or pool.num_shared or not pool.keeps_unhashed_apart:
+            scheduler.end(sequence)
+            return
+        request.num_produced_tokens = batch.num_emitted + sequence.offset + 1 - request.num_prompt_tokens
+        batch.leave(sequence)
+        running, table = self._running, sequence.tables[0]
+        del running.requests[request.rank]
+        running.num_sequences -= 1
+        request.rank = sequence.rank = -1
+        request.live.clear()
+        num_blocks = len(table)
+        pool.num_referenced -= num_blocks
+        pool.num_available += num_blocks
+        self._log.blocks(Event.FREE, request.request_id, table[::-1])
+        pool.free += table
+        table.clear()
+        tables.num_surplus_tokens -= sequence.num_surplus_tokens
+        sequence.num_surplus_tokens = 0
+        if self._tells_stops:
+            self._admission.on_stop(request, scheduler.view)
+        scheduler.done(request, Outcome.FINISHED)
+
+    def _end_prefill(self, sequence: Sequence, now_ps: int, ended: list[Sequence]) -> None:
+        """A complete prefill samples a token."""
+        request = sequence.request
+        if sequence.last_token_ps >= 0:
+            self._recorder.on_late_token(now_ps - sequence.last_token_ps)
+        if request.first_token_ps < 0:
+            request.first_token_ps = now_ps
+        sequence.stored_known += 1
+        self._running.to_decode(sequence)
+        if sequence.stored_known - request.num_prompt_tokens >= request.num_output_tokens:
+            ended.append(sequence)
+
+
+def _rank(sequence: Sequence) -> int:
+    return sequence.rank

@@ -8,17 +8,33 @@ from collections.abc import Callable, Mapping
 from triton.runtime.jit import JITFunction
 
 from kernels.aot import Case, Work
+from kernels.cascade_attention import cascade_config, shared_prefix_kernel
 from kernels.decode_attention import decode_config, decode_split_kernel
 from kernels.launch import LaunchConfig
+from kernels.mla_attention import (
+    MAX_DECODE_ROWS,
+    MAX_PREFILL_ROWS,
+    mla_config,
+    mla_decode_split_kernel,
+    mla_prefill_kernel,
+)
 from kernels.prefill_attention import prefill_config, prefill_kernel
 from kernels.splits import merge_constexprs, merge_splits_kernel
 
 BLOCK_SIZE, NUM_HEADS, NUM_KV_HEADS, HEAD_DIM = 16, 32, 8, 128
 NUM_SEQS, CONTEXT, PREFILL_TOKENS, NUM_SPLITS = 64, 4096, 8192, 8
+LATENT_HEADS, LATENT_DIM, ROPE_DIM = 128, 512, 64  # DeepSeek-V3
 
 
 def attention_cases() -> list[Case]:
-    return [*_decode_cases(), *_prefill_cases(), _merge("merge_splits", HEAD_DIM)]
+    return [
+        *_decode_cases(),
+        *_prefill_cases(),
+        *_cascade_cases(),
+        *_latent_cases(),
+        _merge("merge_splits", HEAD_DIM),
+        _merge("merge_splits of latents", LATENT_DIM),
+    ]
 
 
 def _decode_cases() -> list[Case]:
@@ -64,6 +80,88 @@ def _shapes(
     ]
 
 
+def _cascade_cases() -> list[Case]:
+    """Unaligned ones do not occur."""
+
+    def case(
+        suffix: str,
+        num_kv_heads: int,
+        group_size: int,
+        head_dim: int,
+        dtype: str,
+        element_bytes: int,
+        num_quick_targets: int = 0,
+    ) -> Case:
+        num_rows = NUM_SEQS * group_size
+        config = cascade_config(head_dim, group_size, num_rows, BLOCK_SIZE, element_bytes)
+        num_tiles = -(-num_rows // config.constexprs["TILE_ROWS"])
+        work = Work(
+            f"{NUM_SEQS} sequences, {CONTEXT:,} tokens shared",
+            2 * CONTEXT * num_kv_heads * head_dim * element_bytes * num_tiles,
+            4 * CONTEXT * num_rows * num_kv_heads * head_dim,
+        )
+        return attention_case(
+            f"cascade_decode_attention{suffix}",
+            shared_prefix_kernel,
+            config,
+            dtype,
+            work,
+            num_quick_targets=num_quick_targets,
+        )
+
+    group_size = NUM_HEADS // NUM_KV_HEADS
+    return [
+        case("", NUM_KV_HEADS, group_size, HEAD_DIM, "bf16", 2, num_quick_targets=1),
+        case(", fp32", NUM_KV_HEADS, group_size, HEAD_DIM, "fp32", 4),
+        case(", 7 heads of 80", 1, 7, 80, "fp16", 2),
+        case(", 71 heads of 256", 1, 71, 256, "bf16", 2),
+    ]
+
+
+def _latent_cases() -> list[Case]:
+    width = LATENT_DIM + ROPE_DIM
+
+    def decode_work(num_heads: int, element_bytes: int) -> Work:
+        num_tokens = NUM_SEQS * CONTEXT
+        return Work(
+            f"{NUM_SEQS} sequences of {CONTEXT:,} tokens",
+            num_tokens * width * element_bytes,
+            2 * num_tokens * num_heads * (width + LATENT_DIM),
+        )
+
+    def prefill_work(num_heads: int, element_bytes: int) -> Work:
+        return Work(
+            f"a prompt of {PREFILL_TOKENS:,} tokens",
+            PREFILL_TOKENS * (width + num_heads * (width + LATENT_DIM)) * element_bytes,
+            PREFILL_TOKENS * (PREFILL_TOKENS + 1) * num_heads * (width + LATENT_DIM),
+        )
+
+    return [
+        *_latent_shapes("mla_decode_attention", mla_decode_split_kernel, MAX_DECODE_ROWS, decode_work),
+        *_latent_shapes("mla_prefill_attention", mla_prefill_kernel, MAX_PREFILL_ROWS, prefill_work),
+    ]
+
+
+def _latent_shapes(name: str, kernel: JITFunction, max_tile_rows: int, work: Callable[[int, int], Work]) -> list[Case]:
+    """The shape of DeepSeek-V3, and of V2-Lite with its 16 heads."""
+    aligned, few_heads, unaligned, fp32 = (
+        mla_config(LATENT_DIM, ROPE_DIM, num_heads, BLOCK_SIZE, element_bytes, is_aligned, max_tile_rows)
+        for num_heads, element_bytes, is_aligned in (
+            (LATENT_HEADS, 2, True),
+            (16, 2, True),
+            (LATENT_HEADS, 2, False),
+            (LATENT_HEADS, 4, True),
+        )
+    )
+    deepseek_work = work(LATENT_HEADS, 2)
+    return [
+        attention_case(name, kernel, aligned, "bf16", deepseek_work, num_quick_targets=1),
+        attention_case(f"{name}, 16 heads", kernel, few_heads, "bf16", work(16, 2)),
+        attention_case(f"{name}, unaligned", kernel, unaligned, "bf16", deepseek_work, is_aligned=False),
+        attention_case(f"{name}, fp32", kernel, fp32, "fp32", work(LATENT_HEADS, 4)),
+    ]
+
+
 def attention_case(
     name: str,
     kernel: JITFunction,
@@ -87,11 +185,12 @@ def attention_case(
     )
 
 
-_UNKNOWN_INTEGERS = frozenset({"num_heads", "num_seqs", "window", "num_skipped", "split_tokens"})
+_UNKNOWN_INTEGERS = frozenset({"num_heads", "num_seqs", "window", "num_skipped", "split_tokens", "num_shared_tokens"})
 _TYPES: Mapping[str, str] = {
     "mixes_ptr": "*fp32",
     "log_sums_ptr": "*fp32",
     "tables_ptr": "*i64",
+    "table_ptr": "*i64",
     "query_start_ptr": "*i64",
     "num_kv_tokens_ptr": "*i64",
     "log2_scale": "fp32",

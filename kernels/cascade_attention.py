@@ -13,11 +13,11 @@ from kernels.splits import SplitBuffers, SplitPlan, merge_splits, new_split_buff
 
 
 def cascade_config(
-    head_dim: int, group_size: int, num_rows: int, block_size: int, element_bytes: int = 2, aligned: bool = True
+    head_dim: int, group_size: int, num_rows: int, block_size: int, element_bytes: int = 2
 ) -> LaunchConfig:
     """Tiles of `shared_prefix_kernel` for `num_rows` (sequence, query head) pairs per KV head: as for a prefill."""
     tile_dim = tile_width(head_dim)
-    smallest = element_bytes > 2 or not aligned
+    smallest = element_bytes > 2
     constexprs = {
         "GROUP_SIZE": group_size,
         "BLOCK_SIZE": block_size,
@@ -27,7 +27,7 @@ def cascade_config(
         "TILE_KEYS": 16 if smallest else min(64, 4096 // tile_dim),
         "WIDEN": INTERPRETED,
     }
-    return LaunchConfig(constexprs, num_warps=4 if smallest else 8, num_stages=3)
+    return LaunchConfig(constexprs, num_warps=8, num_stages=3)
 
 
 def cascade_decode_attention(
@@ -42,7 +42,8 @@ def cascade_decode_attention(
     """`kernels.cascade_reference.cascade_decode_attention`, shapes as there: equal to decode attention, in two parts.
 
     Over the shared prefix, the queries of all sequences are rows of one matrix; over what follows it, each sequence has
-    its own splits as in `kernels.decode_attention`. All parts are merged by their log-sum-exp in one pass.
+    its own splits as in `kernels.decode_attention`. All parts are merged by their log-sum-exp in one pass. Where rows
+    are not aligned to 16 bytes, plain decode attention is taken.
 
     B sequences share L tokens and see n more each; H query heads on H_kv KV heads of dimension D, b bytes an element,
     R rows a tile: bytes moved 2 H_kv D b (L ceil(B H / (H_kv R)) + B n) in place of 2 H_kv D b B (L + n), and
@@ -53,19 +54,12 @@ def cascade_decode_attention(
     check_paged_attention(query, k_cache, v_cache, block_tables, num_kv_tokens, None)
     check_one_row_each(query, num_kv_tokens)
     check_shared_blocks(num_shared_blocks, block_tables)
-    if num_shared_blocks == 0 or len(query) == 0:
+    if num_shared_blocks == 0 or len(query) == 0 or not is_aligned(query, k_cache, v_cache):
         return decode_attention(query, k_cache, v_cache, block_tables, num_kv_tokens, scale)
     num_seqs, num_heads, head_dim = query.shape
     block_size, num_kv_heads = k_cache.shape[1:3]
     group_size, processors = num_heads // num_kv_heads, num_processors(query.device)
-    config = cascade_config(
-        head_dim,
-        group_size,
-        num_seqs * group_size,
-        block_size,
-        query.element_size(),
-        is_aligned(query, k_cache, v_cache),
-    )
+    config = cascade_config(head_dim, group_size, num_seqs * group_size, block_size, query.element_size())
     num_row_tiles = triton.cdiv(num_seqs * group_size, config.constexprs["TILE_ROWS"])
     num_shared = num_shared_blocks * block_size
     num_own = block_tables.shape[1] * block_size - num_shared

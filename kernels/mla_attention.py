@@ -26,13 +26,21 @@ from kernels.interpreter import INTERPRETED
 from kernels.launch import LaunchConfig, is_aligned
 from kernels.splits import SplitPlan, merge_splits, new_split_buffers, num_processors, plan_splits
 
+MAX_DECODE_ROWS, MAX_PREFILL_ROWS = 32, 16  # of a tile; more spill registers
+
 
 def mla_config(
-    latent_dim: int, rope_dim: int, num_heads: int, block_size: int, element_bytes: int = 2, aligned: bool = True
+    latent_dim: int,
+    rope_dim: int,
+    num_heads: int,
+    block_size: int,
+    element_bytes: int = 2,
+    aligned: bool = True,
+    max_tile_rows: int = MAX_DECODE_ROWS,
 ) -> LaunchConfig:
     """Tiles of both kernels: rows are heads (of one query after the other). Why some are small: see `decode_config`."""
     smallest = element_bytes > 2 or not aligned
-    tile_rows = 16 if smallest else min(tile_width(num_heads), 32)
+    tile_rows = 16 if smallest else min(tile_width(num_heads), max_tile_rows)
     constexprs = {
         "NUM_HEADS": num_heads,
         "BLOCK_SIZE": block_size,
@@ -87,7 +95,7 @@ def mla_decode_attention_in_splits(
 ) -> Tensor:
     """`mla_decode_attention` of checked arguments by a given plan, which must reach the end of every sequence."""
     num_seqs, num_heads, _ = query.shape
-    config = _config(query, latent_cache, latent_dim)
+    config = _config(query, latent_cache, latent_dim, MAX_DECODE_ROWS)
     buffers = new_split_buffers(splits.num_splits, query, latent_dim)
     if num_seqs:
         num_row_tiles = triton.cdiv(num_heads, config.constexprs["TILE_ROWS"])
@@ -125,7 +133,7 @@ def mla_prefill_attention(
 
     With p pairs of a query and a token it sees, H heads, latent_dim r, rope_dim d: FLOPs 2 p H (2 r + d), about
     (2 r + d) / (2 D) times those over keys and values of D that would be decompressed first; nothing is decompressed.
-    Bytes moved: queries and results, and the latents again for each tile of 32 rows, mostly from the L2 cache.
+    Bytes moved: queries and results, and the latents again for each tile of 16 rows, mostly from the L2 cache.
 
     Raises ValueError for shapes, dtypes or strides it cannot serve.
     """
@@ -136,7 +144,7 @@ def mla_prefill_attention(
     mixed = torch.empty((num_tokens, num_heads, latent_dim), dtype=query.dtype, device=query.device)
     if num_tokens == 0:
         return mixed
-    config = _config(query, latent_cache, latent_dim)
+    config = _config(query, latent_cache, latent_dim, MAX_PREFILL_ROWS)
     num_tiles = max_row_tiles(num_tokens, num_seqs, num_heads, config.constexprs["TILE_ROWS"])
     mla_prefill_kernel[(num_tiles,)](
         mixed,
@@ -158,11 +166,11 @@ def mla_prefill_attention(
     return mixed
 
 
-def _config(query: Tensor, latent_cache: Tensor, latent_dim: int) -> LaunchConfig:
+def _config(query: Tensor, latent_cache: Tensor, latent_dim: int, max_tile_rows: int) -> LaunchConfig:
     num_heads, width = query.shape[1:]
     aligned = is_aligned(query, latent_cache) and latent_dim % 16 == 0
     block_size, element_bytes = latent_cache.shape[1], query.element_size()
-    return mla_config(latent_dim, width - latent_dim, num_heads, block_size, element_bytes, aligned)
+    return mla_config(latent_dim, width - latent_dim, num_heads, block_size, element_bytes, aligned, max_tile_rows)
 
 
 @triton.jit

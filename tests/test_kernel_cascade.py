@@ -92,16 +92,18 @@ def test_parts_are_weighed_by_their_sums():
 
 @pytest.mark.parametrize("num_shared_blocks", [0, 2, 3])
 def test_what_is_called_shared_changes_no_result(num_shared_blocks):
-    """A sequence may even end within the shared blocks; fp32 takes the smallest tiles."""
-    batch = PagedBatch([24, 13], 8, (1, 16), torch.float32, num_shared_blocks=2)
-    batch.block_tables[1] = batch.block_tables[0]
-    query = batch.uniform(2, 20, 16)
+    """A sequence may even end within the shared blocks, or have no token: a row of a CUDA graph that none fills."""
+    batch = PagedBatch([24, 13, 1], 8, (1, 16), torch.float32, num_shared_blocks=2)
+    batch.block_tables[1:] = batch.block_tables[0]
+    query = batch.uniform(3, 20, 16)
+    right = expected(query, batch)
+    batch.num_kv_tokens[2], right[2] = 0, 0
 
     mixed = cascade_decode_attention(
         query, *batch.caches, batch.block_tables, batch.num_kv_tokens, num_shared_blocks, 0.25
     )
 
-    assert (mixed - expected(query, batch)).abs().max() < 1e-5
+    assert (mixed - right).abs().max() < 1e-5
 
 
 def test_rows_of_the_whole_batch_fill_a_tile():
@@ -117,3 +119,12 @@ def test_more_shared_blocks_than_the_tables_have_are_refused():
         cascade_decode_attention(
             batch.uniform(1, 1, 16), *batch.caches, batch.block_tables, batch.num_kv_tokens, 5, 0.25
         )
+
+
+def test_rows_without_alignment_are_decoded_sequence_by_sequence():
+    batch = PagedBatch([24, 17], 8, (1, 20), torch.float32, num_shared_blocks=2)
+    query = batch.uniform(2, 3, 20)
+
+    mixed = cascade_decode_attention(query, *batch.caches, batch.block_tables, batch.num_kv_tokens, 2, 20**-0.5)
+
+    assert (mixed - expected(query, batch)).abs().max() < 1e-5

@@ -20,14 +20,14 @@ from kernels.splits import SplitPlan
 
 SHAPES = {
     "dims": [(512, 64), (256, 32), (96, 24), (40, 16)],  # latent_dim, rope_dim
-    "num_heads": [1, 16, 20, 40],
+    "num_heads": [1, 16, 18],
     "block_size": [1, 8, 48, 64],
     "context": list(CONTEXTS),
     "window": [None, 1, 30],
     "dtype": [torch.float16, torch.bfloat16],
 }
 DECODE_CASES = pairwise(SHAPES | {"num_splits": [1, 3], "table_dtype": [torch.int64, torch.int32]})
-PREFILL_CASES = pairwise(SHAPES | {"num_heads": [1, 3, 20], "num_queries": [1, 5, 12]})
+PREFILL_CASES = pairwise(SHAPES | {"num_heads": [1, 3, 18], "num_queries": [1, 4, 9]})
 SCALE = 0.1  # of the width that keys had before they were compressed: not to be seen here
 
 

@@ -73,9 +73,11 @@ class BlockTables:
         """The longest cached prefix of its known tokens, at least one token short of all. Changes nothing."""
         num_full = (sequence.num_known - 1) // self.block_size
         if len(self.groups) == 1 and not self.is_windowed:
-            blocks = self.pool.index.leading(map(sequence.keys.key, range(num_full)))
-            tables: list[list[Block | None]] = [list(blocks)]
-            return PrefixHit(len(blocks) * self.block_size, tables, sum(block.ref_count == 0 for block in blocks))
+            blocks = self.pool.index.leading(sequence.keys.keys(0, num_full))
+            if not blocks:
+                return NO_HIT
+            num_idle = len([None for block in blocks if not block.ref_count])
+            return PrefixHit(len(blocks) * self.block_size, [[*blocks]], num_idle)
         return self._find_grouped_prefix(sequence, num_full)
 
     def _find_grouped_prefix(self, sequence: Sequence, num_full: int) -> PrefixHit:

@@ -79,6 +79,7 @@ class HashKeys(BlockKeys):
         self._salt = salt
         self._parts = hash_block_tokens // block_size  # pool blocks per trace block
         self._span = block_size // hash_block_tokens  # trace blocks per pool block
+        self._shared: list[BlockKey] | None = None  # keys of the blocks inside the prompt, once any is asked for
         if self._parts * block_size != hash_block_tokens and self._span * hash_block_tokens != block_size:
             raise InputError(
                 f"pool.block_size_tokens={block_size} neither divides nor is a multiple of the trace's hash block of "
@@ -88,11 +89,27 @@ class HashKeys(BlockKeys):
     def key(self, index: int) -> BlockKey:
         if index >= self._num_shared:
             return private_key(self._owner, index)
-        if self._parts:
-            part = self._hash_ids[index // self._parts] * self._parts + index % self._parts
-        else:
-            part = self._hash_ids[(index + 1) * self._span - 1]
-        return ("salt", self._salt, part) if self._salt else part  # never the (group, key) of another KV group
+        return self._shared_keys()[index]
+
+    def keys(self, first: int, last: int) -> list[BlockKey]:
+        keys = self._shared_keys()[first:last]
+        if last > self._num_shared:
+            keys += [private_key(self._owner, index) for index in range(max(first, self._num_shared), last)]
+        return keys
+
+    def _shared_keys(self) -> list[BlockKey]:
+        if self._shared is None:
+            num_parts, ids = self._parts, self._hash_ids
+            if num_parts == 1:
+                parts = list(ids[: self._num_shared])
+            elif num_parts:
+                parts = [part for first in ids for part in range(first * num_parts, (first + 1) * num_parts)]
+            else:
+                parts = list(ids[self._span - 1 :: self._span])
+            del parts[self._num_shared :]
+            # A salted key is never the (group, key) of another KV group.
+            self._shared = [("salt", self._salt, part) for part in parts] if self._salt else [*parts]
+        return self._shared
 
     def for_sample(self, owner: int) -> BlockKeys:
         return HashKeys(
@@ -123,6 +140,13 @@ class TokenKeys(BlockKeys):
         while len(self._keys) <= index:
             self._keys.append(self._next_key())
         return self._keys[index]
+
+    def keys(self, first: int, last: int) -> list[BlockKey]:
+        end = min(last, self._num_shared)
+        while len(self._keys) < end:
+            self._keys.append(self._next_key())
+        keys: list[BlockKey] = [*self._keys[first:end]]
+        return keys + [private_key(self._owner, index) for index in range(max(first, self._num_shared), last)]
 
     def _next_key(self) -> bytes:
         start = len(self._keys) * self._block_size

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable
 
 from core.block_tables import BlockTables
@@ -87,10 +86,10 @@ class Growth:
         batch = self._running.batch
         decodes = [(rank, sequence, 1) for rank, sequence in batch.crossing().items()]
         prefills = [(chunk.sequence.rank, chunk.sequence, chunk.num_new) for chunk in chunks]
-        for _, sequence, num_new in heapq.merge(decodes, prefills):
+        for _, sequence, num_new in sorted(decodes + prefills, key=_rank):
             self._tables.grow(sequence, num_new, plan)
         due = [(rank, sequence, 1) for rank, sequence in self._publication.due_decodes().items()]
-        for _, sequence, num_new in heapq.merge(due, prefills):
+        for _, sequence, num_new in sorted(due + prefills, key=_rank):
             self._publication.scheduled(sequence, num_new)
 
     def decode_step(self) -> None:
@@ -182,6 +181,10 @@ def _is_split(request: Request, scheduled: dict[int, int]) -> bool:
         return False
     has_room = {sequence.rank in scheduled for sequence in request.live if sequence.batch is not None}
     return len(has_room) == 2
+
+
+def _rank(work: tuple[int, Sequence, int]) -> int:
+    return work[0]
 
 
 def _is_any(sequence: Sequence) -> bool:

@@ -28,9 +28,8 @@ class HashIndex:
 
     def leading(self, keys: Iterable[BlockKey]) -> list[Block]:
         """Blocks of the longest run of `keys`, from the first, that is in the index."""
-        blocks = []
-        for key in keys:
-            block = self._oldest.get(key)
+        blocks: list[Block] = []
+        for block in map(self._oldest.get, keys):
             if block is None:
                 break
             blocks.append(block)

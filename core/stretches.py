@@ -85,9 +85,10 @@ def _rows(steps: StepColumns, end_s: float) -> list[list[float]]:
 
 def _begins(first: Ints, referenced: Ints, series: tuple[Series, ...], total: int) -> Ints:
     """Where stretches begin: with plans, and where a count changes."""
-    changes = np.flatnonzero(np.diff(referenced)) + 1
-    places = np.concatenate([first, changes, *(each.places for each in series)])
-    return np.unique(places[places < total])
+    is_begin = np.append(np.zeros(min(total, 1), dtype=bool), referenced[1:] != referenced[:-1])
+    for places in (first, *(each.places for each in series)):
+        is_begin[places[places < total]] = True
+    return np.flatnonzero(is_begin)
 
 
 def _elapsed_ps(recorder: Recorder, plan: Ints, num_steps: Ints) -> Ints:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -80,7 +80,7 @@ def simulated(trace: Trace, num_replicas: int, routing: str, shards: int | str =
     }
 
 
-def compare_routings(requests_a_replica: int, num_rounds: int) -> Iterator[dict[str, Any]]:
+def compare_routings(requests_a_replica: int, num_rounds: int, routings: Sequence[str]) -> Iterator[dict[str, Any]]:
     """One replica serves as many requests as all the others together: what a run costs once is shared by as many."""
     one = poisson(requests_a_replica * NUM_REPLICAS, RATE_RPS)
     many = poisson(requests_a_replica * NUM_REPLICAS, RATE_RPS * NUM_REPLICAS)
@@ -88,7 +88,7 @@ def compare_routings(requests_a_replica: int, num_rounds: int) -> Iterator[dict[
     simulated(poisson(20, RATE_RPS), 2, "least_outstanding")  # what is imported and made once
     for _ in range(num_rounds):
         found.setdefault("one replica", []).append(simulated(one, 1, "round_robin"))
-        for routing in (*APART, *ON_ONE_CLOCK):
+        for routing in routings:
             found.setdefault(routing, []).append(simulated(many, NUM_REPLICAS, routing))
     base_us = 0.0
     for name, runs in found.items():
@@ -108,6 +108,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="What a request costs in fleets.")
     parser.add_argument("--requests", type=int, default=500, help="of each replica (default 500)")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--routings", nargs="+", default=(*APART, *ON_ONE_CLOCK), metavar="NAME")
     parser.add_argument("--day", type=int, metavar="REPLICAS", help="a day of so many replicas, instead")
     parser.add_argument("--shards", type=int, default=1)
     parser.add_argument("--routing", default="hash", help="of the day (default hash, by session)")
@@ -117,7 +118,7 @@ def main() -> int:
     cases = (
         day(options.day, options.shards, options.routing)
         if options.day
-        else compare_routings(options.requests, options.rounds)
+        else compare_routings(options.requests, options.rounds, options.routings)
     )
     for row in cases:
         rows.append(row)

@@ -14,8 +14,8 @@ from torch.nn.functional import embedding_bag, pad, scaled_dot_product_attention
 
 from kernels import reference
 
-_GROUP_BYTES = 2 << 20
-"""Keys gathered at a time by decodes: they should still be in the core's own cache when they are multiplied."""
+_GROUP_BYTES = 4 << 20
+"""Keys gathered at a time by decodes: less was slower, more not faster. A group is padded to its longest sequence."""
 
 _WIDTH_MULTIPLE = 32
 """Rows that are multiplied are padded to it: oneDNN's bf16 product reads on into the next row otherwise, where a NaN
@@ -59,7 +59,7 @@ class CpuAttention:
         views = self._decodes.get(window)
         if views is None or views.block_tables is not block_tables or views.num_kv_tokens is not num_kv_tokens:
             views = self._decodes[window] = _decode_views(query, k_cache, block_tables, num_kv_tokens, window)
-        spread = _spread(query, k_cache.shape[2])
+        spread = _spread(query, views.own)
         parts = [_mix(spread[view.rows], k_cache, v_cache, view, scale) for view in views.groups]
         return (parts[0] if len(parts) == 1 else torch.cat(parts)).view_as(query)
 
@@ -133,22 +133,27 @@ class _GroupView(NamedTuple):
     """Decodes that are served together.
 
     blocks: int64 [num_rows * num_columns], one row's after another's; a row's slots are those of its columns
-    is_hidden: bool [num_rows, 1, num_slots], slots that the row's query does not see
+    first_hidden: all rows see the slots before this one
+    is_hidden: bool [num_rows, 1, num_slots - first_hidden], slots from there on that the row's query does not see
     value_rows: int64 [num_rows * num_heads * num_slots], in the cache as rows of one head each; what is hidden reads
     a visible slot. value_starts: int64 [num_rows * num_heads], where each head's begin.
     """
 
     rows: slice
     blocks: Tensor
+    first_hidden: int
     is_hidden: Tensor
     value_rows: Tensor
     value_starts: Tensor
 
 
 class _DecodeViews(NamedTuple):
+    """What one step's tables imply. own: [num_kv_heads, 1, num_kv_heads, 1], 1 where both are the same head."""
+
     block_tables: Tensor
     num_kv_tokens: Tensor
     groups: list[_GroupView]
+    own: Tensor
 
 
 def _decode_views(
@@ -162,7 +167,9 @@ def _decode_views(
     for start in range(0, len(block_tables), num_together):
         rows = slice(start, min(start + num_together, len(block_tables)))
         groups.append(_group_view(rows, block_tables[rows], first[rows, None], num_kv_tokens[rows, None], query, cache))
-    return _DecodeViews(block_tables, num_kv_tokens, groups)
+    num_kv_heads = cache.shape[2]
+    own = torch.eye(num_kv_heads, dtype=query.dtype).view(num_kv_heads, 1, num_kv_heads, 1)
+    return _DecodeViews(block_tables, num_kv_tokens, groups, own)
 
 
 def _group_view(
@@ -183,17 +190,19 @@ def _group_view(
     by_head = slots.unsqueeze(1) * num_kv_heads + torch.arange(num_kv_heads).unsqueeze(1)
     value_rows = by_head.repeat_interleave(query.shape[1] // num_kv_heads, dim=1)
     value_starts = torch.arange(0, value_rows.numel(), slots.shape[1])
-    return _GroupView(rows, blocks.flatten(), is_hidden.unsqueeze(1), value_rows.flatten(), value_starts)
+    first_hidden = int((~is_hidden.any(dim=0)).cumprod(dim=0).sum())
+    hidden_part = is_hidden[:, first_hidden:].unsqueeze(1)
+    return _GroupView(rows, blocks.flatten(), first_hidden, hidden_part, value_rows.flatten(), value_starts)
 
 
-def _spread(query: Tensor, num_kv_heads: int) -> Tensor:
+def _spread(query: Tensor, own: Tensor) -> Tensor:
     """[num_seqs, num_heads, num_kv_heads * head_dim]: each head in the columns of its KV head, zero elsewhere.
 
     So one product with a token's keys of all heads, as they lie in memory, gives the scores of all heads. That is
     num_kv_heads times the multiplications, and was faster than to sort the keys by head at 1 to 32 KV heads.
     """
     num_seqs, num_heads, head_dim = query.shape
-    own = torch.eye(num_kv_heads, dtype=query.dtype).view(num_kv_heads, 1, num_kv_heads, 1)
+    num_kv_heads = len(own)
     grouped = query.reshape(num_seqs, num_kv_heads, num_heads // num_kv_heads, 1, head_dim)
     return _padded((grouped * own).view(num_seqs, num_heads, -1))
 
@@ -203,7 +212,8 @@ def _mix(spread: Tensor, k_cache: Tensor, v_cache: Tensor, view: _GroupView, sca
     key = _padded(k_cache.index_select(0, view.blocks).flatten(2)).view(len(spread), -1, spread.shape[2])
     scores = torch.bmm(key, spread.transpose(1, 2)).transpose(1, 2).float().mul_(scale)
     # Hidden slots may hold anything, NaN too: their scores are overwritten.
-    share = scores.masked_fill_(view.is_hidden, -torch.inf).softmax(dim=-1).to(v_cache.dtype)
+    scores[..., view.first_hidden :].masked_fill_(view.is_hidden, -torch.inf)
+    share = scores.softmax(dim=-1).to(v_cache.dtype)
     mixed: Tensor = embedding_bag(
         view.value_rows, v_cache.flatten(0, 2), view.value_starts, mode="sum", per_sample_weights=share.flatten()
     )

@@ -99,6 +99,19 @@ def test_every_chunk_gets_its_tiles(num_queries):
     assert (mixed - owner[:, None, None]).abs().max() < 1e-5
 
 
+@pytest.mark.parametrize("window", [1, 20])
+def test_late_rows_of_a_tile_see_nothing_of_its_first_keys(window):
+    """70 queries in one tile, keys 32 at a time: a row's maximum is still -inf after tiles that others see."""
+    batch = PagedBatch([70], 16, (1, 128), torch.float16)
+    query, query_start = batch.uniform(70, 1, 128), torch.tensor([0, 70])
+
+    mixed = prefill_attention(
+        query, *batch.caches, batch.block_tables, query_start, batch.num_kv_tokens, 128**-0.5, window
+    )
+
+    assert (mixed.double() - expected(query, batch, query_start, window)).abs().max() < TOLERANCE[torch.float16]
+
+
 def test_no_tokens_give_no_rows():
     batch = PagedBatch([3], 8, (1, 64), torch.float32)
     nothing = torch.zeros(0, 2, 64)

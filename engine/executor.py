@@ -174,7 +174,8 @@ class TorchExecutor:
             )
             for sequence, start, num_new in chain(plan.decodes(), plan.chunks)
         ]
-        rows.sort(key=lambda row: row.num_new > 1)
+        if plan.chunks:
+            rows.sort(key=lambda row: row.num_new > 1)
         return rows
 
     def _block_tables(self, sequence: Sequence) -> list[np.ndarray]:
@@ -231,9 +232,9 @@ class TorchExecutor:
             logits = logits[[*range(len(rows)), *(place for place, _ in forks)]]
         sampled = self._next_tokens(sequences, tokens, logits)
         self.num_sampled += len(sequences)
-        for place in torch.nonzero(sampled.margins < NEAR_TIE_LOGITS).flatten().tolist():
-            sequence = sequences[place]
-            self.near_ties.append(NearTie(sequence.request.request_id, sequence.index, tokens[place].num_known))
+        for sequence, known, margin in zip(sequences, tokens, sampled.margins.tolist(), strict=True):
+            if margin < NEAR_TIE_LOGITS:
+                self.near_ties.append(NearTie(sequence.request.request_id, sequence.index, known.num_known))
         if has_samples:
             self._score(sequences, tokens, logits, sampled.token_ids)
         return self._append(sequences, tokens, sampled.token_ids.tolist())

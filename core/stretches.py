@@ -75,6 +75,8 @@ def _rows(steps: StepColumns, end_s: float) -> list[list[float]]:
     means = [float(np.dot(during, steps.duration_s) + np.dot(after, idle_s)) / span_s for during, after in pairs]
     least = [float(min(during.min(), after.min())) for during, after in pairs]
     most = [float(max(during.max(), after.max())) for during, after in pairs]
+    # A sum of floats may put the mean of equal counts just outside of them, where it would count as the least.
+    means = [min(max(mean, low), high) for mean, low, high in zip(means, least, most, strict=True)]
     num_evictions = int(steps.num_evictions.sum())
     return [
         [start_s, span_s, *means, num_evictions],

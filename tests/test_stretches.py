@@ -59,3 +59,12 @@ def test_percentiles_of_spans_are_numpys_of_all_gaps() -> None:
     assert told["n"] == 10
     assert [told[f"p{p}"] for p in (50, 90, 95, 99)] == pytest.approx(np.percentile(all_s, [50, 90, 95, 99]).tolist())
     assert (told["max"], told["mean"]) == (20e-12, pytest.approx(all_s.mean()))
+
+
+def test_a_mean_of_equal_counts_is_that_count() -> None:
+    """5 blocks in steps of a tenth of a second: a sum of floats makes it 4.999..., and the least would be 4."""
+    ten = np.arange(10)
+    five, none = np.full(10, 5), np.zeros(10, dtype=np.int64)
+    start_s = np.add.accumulate(np.full(10, 0.1)) - 0.1
+    few = condensed(StepColumns(start_s, np.full(10, 0.1), five, five, (ten == 0) * 1, none, five, five, none))
+    assert few.num_cached_blocks.tolist() == [5.0, 5.0, 5.0]

@@ -62,8 +62,8 @@ class PagedBatch:
 @contextmanager
 def uninitialised_memory_is_nan() -> Iterator[None]:
     """New tensors of `torch.empty` hold NaN, so that what a kernel fails to write shows."""
-    torch.use_deterministic_algorithms(True)
+    torch.set_deterministic_debug_mode("warn")
     try:
         yield
     finally:
-        torch.use_deterministic_algorithms(False)
+        torch.set_deterministic_debug_mode("default")

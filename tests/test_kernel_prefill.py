@@ -13,8 +13,8 @@ from kernels import reference
 from kernels.prefill_attention import prefill_attention, prefill_config
 
 CHUNKS = {  # queries, by tokens in the sequence
-    "whole": lambda num_kv: min(num_kv, 24),
-    "tail": lambda num_kv: -(-min(num_kv, 50) // 3),
+    "whole": lambda num_kv: min(num_kv, 18),
+    "tail": lambda num_kv: -(-min(num_kv, 36) // 3),
     "one token": lambda num_kv: 1,
 }
 CASES = pairwise(
@@ -35,7 +35,7 @@ SMALL_TILE_CASES = pairwise(
         "head_dim": [64, 80],
         "block_size": [1, 3, 16],
         "context": ["B", "3 B + 5"],
-        "group": [3, 20],
+        "group": [3, 18],
         "chunk": ["whole", "tail"],
         "window": [None, 17],
         "dtype": [torch.float32],

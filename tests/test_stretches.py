@@ -62,9 +62,8 @@ def test_percentiles_of_spans_are_numpys_of_all_gaps() -> None:
 
 
 def test_a_mean_of_equal_counts_is_that_count() -> None:
-    """5 blocks in steps of a tenth of a second: a sum of floats makes it 4.999..., and the least would be 4."""
-    ten = np.arange(10)
-    five, none = np.full(10, 5), np.zeros(10, dtype=np.int64)
-    start_s = np.add.accumulate(np.full(10, 0.1)) - 0.1
-    few = condensed(StepColumns(start_s, np.full(10, 0.1), five, five, (ten == 0) * 1, none, five, five, none))
+    """5 blocks for 0.9 s and for 0.8 s: a sum of floats makes it 4.999..., and the least of whole blocks would be 4."""
+    five, none, evicted = np.full(2, 5), np.zeros(2, dtype=np.int64), np.array([1, 0])
+    start_s, duration_s = np.array([0.0, 0.9]), np.array([0.9, 0.8])
+    few = condensed(StepColumns(start_s, duration_s, five, five, evicted, none, five, five, none))
     assert few.num_cached_blocks.tolist() == [5.0, 5.0, 5.0]

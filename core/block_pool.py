@@ -52,7 +52,7 @@ class BlockPool:
         self.num_available = UNBOUNDED if num_blocks is None else num_blocks  # FREE and CACHED: what `take` can return
         self.num_referenced = 0
         self.num_cached = 0  # with content, and nobody references them
-        self._num_shared = 0  # references beyond the first
+        self.num_shared = 0  # references beyond the first, of all blocks
         self._num_evictable = 0  # held by the eviction policy: cached ones, and under APPEND_ALL all released ones
         self.num_evictions = 0
         self.blocks: list[Block] = []  # every block ever used, by id
@@ -62,11 +62,6 @@ class BlockPool:
         self.attribution: Attribution | None = None
         self.keeps_unhashed_apart = free_order is FreeOrder.UNHASHED_FIRST
         self._tells_evictions = type(eviction).on_evict is not EvictionPolicy.on_evict
-
-    @property
-    def num_shared(self) -> int:
-        """References beyond the first, of all blocks."""
-        return self._num_shared
 
     @property
     def num_free(self) -> int:
@@ -168,7 +163,7 @@ class BlockPool:
             if block.ref_count == 0:
                 idle.append(block)
             block.ref_count += 1
-        self._num_shared += len(blocks) - len(idle)
+        self.num_shared += len(blocks) - len(idle)
         if idle:
             self.num_cached -= len(idle)
             self._num_evictable -= len(idle)
@@ -180,7 +175,7 @@ class BlockPool:
         """One more reference to blocks that are referenced already: a sample starts from them."""
         for block in blocks:
             block.ref_count += 1
-        self._num_shared += len(blocks)
+        self.num_shared += len(blocks)
 
     def release(self, blocks: Sequence[Block], request_id: int) -> None:
         """Drops one reference each. `blocks` go leaf to root, so that a tail is reused and evicted before its root."""
@@ -206,7 +201,7 @@ class BlockPool:
 
     def _dereference(self, blocks: Sequence[Block]) -> Sequence[Block]:
         """Drops all references beyond the first. Returns the blocks that had only that: it is theirs to lose."""
-        if self._num_shared == 0:
+        if self.num_shared == 0:
             return blocks
         freed = []
         for block in blocks:
@@ -214,7 +209,7 @@ class BlockPool:
                 block.ref_count -= 1
             else:
                 freed.append(block)
-        self._num_shared -= len(blocks) - len(freed)
+        self.num_shared -= len(blocks) - len(freed)
         return freed
 
     def register(
@@ -277,7 +272,7 @@ class BlockPool:
         assert not in_two_states, f"blocks in two states: {in_two_states}"
         num_cached = sum(block.key is not None for block in evictable)
         num_shared = sum(references.values()) - len(references)
-        counts = (self._num_evictable, self.num_cached, self.num_referenced, self._num_shared)
+        counts = (self._num_evictable, self.num_cached, self.num_referenced, self.num_shared)
         counted = (len(evictable), num_cached, len(referenced), num_shared)
         assert counts == counted, f"counts are off: {counts}, not {counted}"
         assert all(block.key is None for block in self.free), "a free block still has content"

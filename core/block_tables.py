@@ -185,7 +185,10 @@ class BlockTables:
     def note_surplus(self, sequence: Sequence) -> None:
         """Its tables have grown, or are gone."""
         num_slots = len(sequence.tables[0]) * self.block_size
-        num_surplus = max(num_slots - sequence.request.num_peak_tokens, 0) * len(self.groups)
+        request = sequence.request
+        num_surplus = (num_slots - request.num_prompt_tokens - request.num_output_tokens + 1) * self.num_groups
+        if num_surplus < 0:
+            num_surplus = 0
         self.num_surplus_tokens += num_surplus - sequence.num_surplus_tokens
         sequence.num_surplus_tokens = num_surplus
 

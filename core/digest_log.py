@@ -20,7 +20,8 @@ class DigestLog(DecisionLog):
         self._num_digested = 0
 
     def count(self, event: Event, request_id: int, value: int) -> None:
-        super().count(event, request_id, value)
+        self._heads += (self.step, event, request_id, 1)
+        self._values.append(value)
         if len(self._values) > _DECISIONS_AT_ONCE:
             self._take_in()
 

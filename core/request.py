@@ -24,6 +24,8 @@ class Status(Enum):
 class Outcome(Enum):
     """How a request ended. Order is that of `outcome_names` in a run's requests."""
 
+    __hash__ = object.__hash__  # members are singletons; Enum's own hash is a Python call
+
     FINISHED = "finished"
     REJECTED = "rejected"
     CANCELLED = "cancelled"

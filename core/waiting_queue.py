@@ -26,20 +26,20 @@ class WaitingQueue:
         self._tells_leaves = kind.on_leave is not QueuePolicy.on_leave
         self._view = view
         self._heap: list[tuple[Any, int, Request]] = []
-        self._entry: dict[Request, int] = {}  # request -> number of its live heap entry
+        self.entries: dict[Request, int] = {}  # request -> number of its live heap entry
         self._num_entries = 0
         self._back = 0
         self._front = 0
 
     def __len__(self) -> int:
-        return len(self._entry)
+        return len(self.entries)
 
     def __iter__(self) -> Iterator[Request]:
         """By key. O(n log n): for tests and parity."""
         return (
             request
             for _, number, request in sorted(self._heap, key=lambda e: e[:2])
-            if self._entry.get(request) == number
+            if self.entries.get(request) == number
         )
 
     def append(self, request: Request) -> None:
@@ -54,7 +54,7 @@ class WaitingQueue:
 
     def _push(self, request: Request) -> None:
         self._num_entries += 1
-        self._entry[request] = self._num_entries
+        self.entries[request] = self._num_entries
         heapq.heappush(self._heap, (self._policy.key(request), self._num_entries, request))
         if self._tells_joins:
             self._policy.on_join(request, self._view)
@@ -63,7 +63,7 @@ class WaitingQueue:
     def head(self) -> Request:
         """The one of least key."""
         heap = self._heap
-        while self._entry.get(heap[0][2]) != heap[0][1]:
+        while self.entries.get(heap[0][2]) != heap[0][1]:
             heapq.heappop(heap)
         return heap[0][2]
 
@@ -74,7 +74,7 @@ class WaitingQueue:
         while frontier and len(found) < num_requests:
             _, number, index = heapq.heappop(frontier)
             request = self._heap[index][2]
-            if self._entry.get(request) == number:
+            if self.entries.get(request) == number:
                 found.append(request)
             for child in range(2 * index + 1, min(2 * index + 3, len(self._heap))):
                 heapq.heappush(frontier, (*self._heap[child][:2], child))
@@ -87,11 +87,11 @@ class WaitingQueue:
         """
         if self.is_reranked:
             for request in self._policy.rerank(self.first(self._policy.window), self._view):
-                if request not in self._entry:
+                if request not in self.entries:
                     name, who = type(self._policy).__name__, request.request_id
                     raise InputError(f"queue: {name}.rerank named request {who}, which does not wait")
                 yield request
-        while self._entry:
+        while self.entries:
             yield self.head
 
     def admit(self, request: Request) -> None:
@@ -105,9 +105,9 @@ class WaitingQueue:
         return bool(self._policy.key(request) < self._policy.key(other))
 
     def remove(self, request: Request) -> None:
-        del self._entry[request]
-        if len(self._heap) > 2 * len(self._entry) + 64:
-            self._heap = [entry for entry in self._heap if self._entry.get(entry[2]) == entry[1]]
+        del self.entries[request]
+        if len(self._heap) > 2 * len(self.entries) + 64:
+            self._heap = [entry for entry in self._heap if self.entries.get(entry[2]) == entry[1]]
             heapq.heapify(self._heap)
         if self._tells_leaves:
             self._policy.on_leave(request, self._view)

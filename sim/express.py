@@ -96,7 +96,8 @@ class Express:
         """
         scheduler, running, batch, waiting = self._scheduler, self._running, self._batch, self._waiting
         requests, prefills, members, buckets = running.requests, running.prefills, batch.members, batch.buckets
-        if not requests and not waiting:
+        queued = waiting.entries
+        if not requests and not queued:
             return Stop.IDLE, now_ps
         if not self._is_plain():
             return Stop.BY_RULE, now_ps
@@ -143,7 +144,7 @@ class Express:
                     table.append(block)
                     if len(table) == sequence.num_peak_blocks:
                         tables.note_surplus(sequence)
-            if waiting and budget > 0 and running.num_sequences < max_num_seqs:
+            if queued and budget > 0 and running.num_sequences < max_num_seqs:
                 budget = admissions.admit(chunks, budget, rules)
                 if budget > 0:
                     return self._go_on_by_rule(now_ps, chunks, budget, rules), now_ps
@@ -181,7 +182,7 @@ class Express:
                     heapq.heappop(ends)
                     end_clock, rank = ends[0]
                 max_steps = end_clock - clock
-                if (publishes and waiting) or pool.num_available < (max_steps // size + 1) * num_decodes:
+                if (publishes and queued) or pool.num_available < (max_steps // size + 1) * num_decodes:
                     max_steps = scheduler.span_limit.num_plain_steps(now_ps, step, rules)
             batch.clock = clock + 1
             work.step, work.num_decodes, work.decode_context_tokens = step, num_decodes, context_tokens
@@ -206,7 +207,7 @@ class Express:
                 until_ps = self._horizon()
             if now_ps >= until_ps:
                 return Stop.SHARED, now_ps
-            if not requests and not waiting:
+            if not requests and not queued:
                 return Stop.IDLE, now_ps
 
     def _is_plain(self) -> bool:

@@ -29,7 +29,7 @@ class PlainAdmissions:
         is left in the latter case, else 0.
         """
         running, waiting, max_num_seqs = self._running, self._waiting, self._scheduler.config.max_num_seqs
-        while budget > 0 and waiting and running.num_sequences < max_num_seqs:
+        while budget > 0 and waiting.entries and running.num_sequences < max_num_seqs:
             request = waiting.head
             num_new = self._start(request, budget, rules)
             if num_new == NOT_PLAIN:

@@ -33,8 +33,9 @@ class Reservation(AdmissionPolicy):
         self._watermark_blocks = 0 if env.num_blocks is None else int(watermark * (env.num_blocks + num_null_blocks))
 
     def admit(self, request: Request, num_new_blocks: int, view: SchedulerView) -> Admission:
-        is_held_to_it = bool(view.num_running) or self._watermark_when_idle
-        watermark_blocks = self._watermark_blocks if is_held_to_it else 0
+        watermark_blocks = self._watermark_blocks
+        if watermark_blocks and not (self._watermark_when_idle or view.num_running):
+            watermark_blocks = 0
         needed = max(num_new_blocks, view.num_full_blocks) if self._full_prompt else num_new_blocks
         if self._watermark_when_idle and view.num_blocks is not None and needed + watermark_blocks > view.num_blocks:
             return Admission.REJECT

@@ -42,17 +42,15 @@ class DecodeBatch:
         """So many tokens came (or, below 0, did not come) beside one a step for each member."""
         self._output_base[tenant] = self._output_base.get(tenant, 0) + num_tokens
 
-    def count_member(self, tenant: int, change: int) -> None:
-        self._num_decoding[tenant] = self._num_decoding.get(tenant, 0) + change
-        self.count_output(tenant, -change * self.num_emitted)
-
     def join(self, sequence: Sequence) -> None:
         """`sequence` has exactly one known token without KV."""
         sequence.offset = sequence.stored_computed - self.clock
         sequence.batch = self
         self.members[sequence.rank] = sequence
         self.offset_sum += sequence.offset
-        self.count_member(sequence.request.tenant, 1)
+        tenant = sequence.request.tenant
+        self._num_decoding[tenant] = self._num_decoding.get(tenant, 0) + 1
+        self._output_base[tenant] = self._output_base.get(tenant, 0) - self.num_emitted
         self._enter(sequence)
 
     def leave(self, sequence: Sequence) -> None:
@@ -61,7 +59,9 @@ class DecodeBatch:
         del self.members[rank]
         del self.buckets[-offset % self._block_size][rank]
         self.offset_sum -= offset
-        self.count_member(sequence.request.tenant, -1)
+        tenant = sequence.request.tenant
+        self._num_decoding[tenant] -= 1
+        self._output_base[tenant] += self.num_emitted
         sequence.batch = None
         sequence.stored_known, sequence.stored_computed = self.num_emitted + offset + 1, self.clock + offset
 

@@ -197,7 +197,7 @@ class Scheduler:
         self.done(request, Outcome.REJECTED)
 
     def done(self, request: Request, outcome: Outcome) -> None:
-        if not self._is_busy:
+        if self.in_flight is None and not self._is_busy:
             self.log.step = self.step
         if self.foresight is not None:
             self.foresight.pass_by(request.request_id)

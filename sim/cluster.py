@@ -125,7 +125,7 @@ class Replica:
             self._wake_after(self._express.flight.end_ps - int(self._env.now))
             return
         self._flies = self._must_land = False
-        self._halt(*self._express.land_and_run(int(self._env.now)))
+        self._halt(*self._express.land_and_run(self._express.flight.end_ps))
 
     def _begin_step(self) -> None:
         if self._express is None:

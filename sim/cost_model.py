@@ -26,7 +26,7 @@ class StepWork:
 
     @property
     def num_prefill_tokens(self) -> int:
-        return sum(num_new for num_new, _ in self.chunks)
+        return sum([num_new for num_new, _ in self.chunks])
 
     @property
     def prefill_pairs(self) -> int:

@@ -176,7 +176,7 @@ class Express:
                     recorder.step_internal_tokens.note(place, tables.num_surplus_tokens)
                 recorder.num_steps_begun = place + 1
             max_steps = 1
-            if not chunks and not self._admissions.rejected:
+            if not chunks and not admissions.rejected:
                 end_clock, rank = ends[0]
                 while rank not in members or members[rank].end_clock != end_clock:
                     heapq.heappop(ends)
@@ -193,7 +193,7 @@ class Express:
             flight.num_decodes, flight.context_tokens, flight.num_filled = num_decodes, context_tokens, num_filled
             flight.num_running = len(requests)
             flight.end_ps = end_ps = now_ps + first_ps
-            if self._admissions.rejected:
+            if admissions.rejected:
                 self._tell_rejected(now_ps)
                 until_ps = self._horizon()
             if max_steps > 1 and end_ps < until_ps:
@@ -203,7 +203,9 @@ class Express:
                 scheduler.in_flight = self.flight.no_plan
                 return Stop.FLYING, end_ps
             now_ps = end_ps
-            if self.land():
+            done = flight.land()
+            if done:
+                self._on_done(done, now_ps)
                 until_ps = self._horizon()
             if now_ps >= until_ps:
                 return Stop.SHARED, now_ps

@@ -46,11 +46,11 @@ class Flight:
 
     def lengthen(self, until_ps: float) -> None:
         """To all steps that begin before the horizon."""
-        first_ps, growth_ps, num_steps = self.first_ps, self.growth_ps, self.max_steps
-        end_ps = self.now_ps + even_total_ps(first_ps, growth_ps, num_steps)
+        first_ps, growth_ps, num_steps, now_ps = self.first_ps, self.growth_ps, self.max_steps, self.now_ps
+        end_ps = now_ps + num_steps * first_ps + growth_ps * (num_steps * (num_steps - 1) // 2)
         if end_ps >= until_ps:
-            num_steps = min(num_steps, even_num_begun(first_ps, growth_ps, int(until_ps) - self.now_ps))
-            end_ps = self.now_ps + even_total_ps(first_ps, growth_ps, num_steps)
+            num_steps = min(num_steps, even_num_begun(first_ps, growth_ps, int(until_ps) - now_ps))
+            end_ps = now_ps + num_steps * first_ps + growth_ps * (num_steps * (num_steps - 1) // 2)
         self.end_ps = end_ps
         self._extend(num_steps)
 
@@ -102,11 +102,12 @@ class Flight:
             referenced.append(num_referenced)
             clock += 1
         recorder.num_steps_begun = begun_before + num_steps
-        pool.count_taken(num_referenced - pool.num_referenced)
-        self._log.take_over(heads, values, owners)
+        if heads:
+            pool.count_taken(num_referenced - pool.num_referenced)
+            self._log.take_over(heads, values, owners)
         batch.clock, batch.num_emitted = clock, clock - 1
         last = num_steps - 1
-        scheduler.now_ps = self.now_ps + even_total_ps(self.first_ps, self.growth_ps, last)
+        scheduler.now_ps = self.end_ps - self.first_ps - self.growth_ps * last
         self._log.step = first_step + last
         self.num_steps = num_steps
 

@@ -48,7 +48,9 @@ class LinearCost(CostModel):
         num_prefill = 0
         if work.chunks:
             num_prefill = work.num_prefill_tokens
-            duration += self._prefill_token_ps * num_prefill + self._prefill_pair_ps * work.prefill_pairs
+            duration += self._prefill_token_ps * num_prefill
+            if self._prefill_pair_ps:
+                duration += self._prefill_pair_ps * work.prefill_pairs
         num_new = num_prefill + work.num_decodes
         for knot, extra_ps in self._knots:
             if num_new > knot:

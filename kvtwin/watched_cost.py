@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from engine.interrupt import DeferredInterrupt
 from sim.cost_model import CostModel, StepWork
 
-
 PLANS_A_LOOK = 30
 
 

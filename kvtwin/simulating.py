@@ -115,6 +115,6 @@ def check_any_ran(experiment: Experiment, replicas: Sequence[ReplicaRecords]) ->
     if longest is not None and num_tokens > longest:
         reason = f"has {num_tokens} tokens, the longest allowed (scheduler.max_model_len) is {longest}"
     raise InputError(
-        f"none of the {num_taken} requests can run: the first {reason}; expected a pool, a trace and settings under which "
-        "it can"
+        f"none of the {num_taken} requests can run: the first {reason}; expected a pool, a trace and settings "
+        "under which it can"
     )

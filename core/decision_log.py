@@ -6,7 +6,6 @@ blocks are stored with one head, so a thousand-block prompt costs one head and a
 
 from __future__ import annotations
 
-import hashlib
 from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -14,6 +13,8 @@ from enum import IntEnum
 
 import numpy as np
 
+from core.decision_digest import EACH as EACH
+from core.decision_digest import DecisionDigest, Ints
 from core.interfaces import Block, BlockKey
 
 
@@ -40,7 +41,6 @@ class Event(IntEnum):
 
 NO_REQUEST = -1
 _RUNS_A_CHUNK = 1 << 16
-EACH = -2  # in a head: every row of the run has an owner of its own
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,12 +72,12 @@ class Difference:
 
 
 class DecisionLog:
-    """Kept in flat lists of integers: a few tens of nanoseconds a block. `keep_keys` also stores block keys."""
+    """Kept in flat sequences of integers: a few tens of nanoseconds a block. `keep_keys` also stores block keys."""
 
     def __init__(self, keep_keys: bool = False) -> None:
         self.step = 0
         self._heads: list[int] = []  # step, event, request, number of values, over and over
-        self._values: list[int] = []
+        self._values = array("q")
         self._owners: list[int] = []  # of the rows whose head says EACH
         self._keys: list[BlockKey | None] | None = [] if keep_keys else None
 
@@ -91,14 +91,14 @@ class DecisionLog:
         if not blocks:
             return
         self._heads += (self.step, event, request_id, len(blocks))
-        self._values += [block.block_id for block in blocks]
+        self._values.fromlist([block.block_id for block in blocks])
         if self._keys is not None:
             self._keys.extend([block.key for block in blocks])
 
     def blocks_of(self, event: Event, request_ids: Sequence[int], blocks: Sequence[Block]) -> None:
         """One block of each of these requests."""
         self._heads += (self.step, event, EACH, len(blocks))
-        self._values += [block.block_id for block in blocks]
+        self._values.fromlist([block.block_id for block in blocks])
         self._owners += request_ids
         if self._keys is not None:
             self._keys.extend([block.key for block in blocks])
@@ -106,7 +106,7 @@ class DecisionLog:
     def take_over(self, heads: list[int], values: list[int], owners: list[int]) -> None:
         """Decisions in the form in which they are kept: heads of (step, event, EACH, number of values)."""
         self._heads += heads
-        self._values += values
+        self._values.fromlist(values)
         self._owners += owners
         if self._keys is not None:
             self._keys.extend([None] * len(values))
@@ -124,7 +124,7 @@ class DecisionLog:
         for first in range(0, len(self._heads), 4 * _RUNS_A_CHUNK):
             heads = _integers(self._heads[first : first + 4 * _RUNS_A_CHUNK]).reshape(-1, 4)
             rows = np.repeat(heads, heads[:, 3], axis=0)
-            rows[:, 3] = _integers(self._values[value : value + len(rows)])
+            rows[:, 3] = self._values[value : value + len(rows)]
             value += len(rows)
             is_each = rows[:, 2] == EACH
             num_owners = int(is_each.sum())
@@ -139,18 +139,21 @@ class DecisionLog:
         return self._keys
 
     def digest(self) -> str:
-        """sha256 over the little-endian int64 rows: equal digests mean equal decisions, block ids included."""
-        digest = hashlib.sha256()
-        for rows in self._row_chunks():
-            digest.update(np.ascontiguousarray(rows, dtype="<i8").data)
+        """Equal digests mean equal decisions, block ids included."""
+        digest = DecisionDigest()
+        digest.update(*self._columns())
         return digest.hexdigest()
+
+    def _columns(self) -> tuple[Ints, Ints, array[int]]:
+        """Heads [num_heads, 4], owners of the rows whose head says EACH, and the rows' values."""
+        return _integers(self._heads).reshape(-1, 4), _integers(self._owners), self._values
 
     def num_of(self, event: Event) -> int:
         """How many decisions of this kind there are."""
         return sum(self._heads[place + 3] for place in range(0, len(self._heads), 4) if self._heads[place + 1] == event)
 
 
-def _integers(values: list[int]) -> np.ndarray:
+def _integers(values: list[int]) -> Ints:
     return np.frombuffer(array("q", values), dtype=np.int64)  # over an array: twice as fast as np.array(values)
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
+from array import array
 
 import numpy as np
 
+from core.decision_digest import DecisionDigest
 from core.decision_log import DecisionLog, Event
 
 _DECISIONS_AT_ONCE = 1 << 18
@@ -16,7 +17,7 @@ class DigestLog(DecisionLog):
 
     def __init__(self) -> None:
         super().__init__()
-        self._digest = hashlib.sha256()
+        self._digest = DecisionDigest()
         self._num_digested = 0
 
     def count(self, event: Event, request_id: int, value: int) -> None:
@@ -27,10 +28,9 @@ class DigestLog(DecisionLog):
 
     def _take_in(self) -> None:
         self._num_digested += len(self._values)
-        for rows in self._row_chunks():
-            self._digest.update(np.ascontiguousarray(rows, dtype="<i8").data)
+        self._digest.update(*self._columns())
         self._heads.clear()
-        self._values.clear()
+        self._values = array("q")
         self._owners.clear()
 
     def __len__(self) -> int:

@@ -57,6 +57,7 @@ class Sequence:
         self, request: Request, index: int, keys: BlockKeys, tables: list[list[Block]], stored_known: int
     ) -> None:
         self.request = request
+        self.request_id = request.request_id
         self.index = index
         self.keys = keys
         self.tables = tables

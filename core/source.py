@@ -34,6 +34,12 @@ class RequestSource(ABC):
     def pop_due(self, now_ps: int) -> Iterator[Input]:
         """All inputs up to and including `now_ps`; an arrival makes its Request here, not before."""
 
+    def pop_arrival(self, until_ps: int) -> Request | None:
+        """The earliest input, if that is an arrival no later than `until_ps`: as `pop_due` would hand it out. None: it
+        is none, or this source does not tell one by one.
+        """
+        return None
+
     @abstractmethod
     def on_done(self, request: Request, now_ps: int) -> None:
         """`request` ended: what waited for it (a session's next turn, a client's next request) becomes known."""

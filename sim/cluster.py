@@ -54,6 +54,15 @@ class Replica:
             else None
         )
         self.on_done: OnDone = lambda requests, now_ps: None
+        self._on_return: Callable[[], None] = lambda: None
+
+    def draw_from(self, source: RequestSource, on_return: Callable[[], None]) -> None:
+        """There is nothing else in this environment: plain steps may take arrivals from the source ahead of the clock.
+        `on_return` hears when they have come to a halt, and inputs come through `take` again.
+        """
+        if self._express is not None:
+            self._express.draw_from(source)
+            self._on_return = on_return
 
     def take(self, given: Input) -> None:
         """An arrival or a cancellation, now."""
@@ -135,16 +144,20 @@ class Replica:
 
     def _halt(self, stop: Stop, at_ps: int) -> None:
         """The express has come to its end at a boundary that may lie ahead; nothing else happens before."""
+        assert self._express is not None
         self._alarm = None  # all that came in at this instant has been seen
         if stop is Stop.BY_RULE:
             self._plan_by_rule(at_ps)
         elif stop is Stop.DECIDED:
-            assert self._express is not None
             assert self._express.plan is not None
             self._carry_out(self._express.plan, self._express.plan.rejected)
-        elif stop is not Stop.IDLE:
+        elif stop is Stop.IDLE:
+            self._env.timeout(at_ps - int(self._env.now))  # the clock goes on to there
+        else:
             self._flies = stop is Stop.FLYING
+            self._must_land = self._flies and self._express.must_land
             self._wake_after(at_ps - int(self._env.now))
+        self._on_return()
 
     def _plan_by_rule(self, now_ps: int) -> None:
         """Has the scheduler plan the step that starts now."""
@@ -190,6 +203,7 @@ class Source:
         self._source = source
         self._replica = replica
         self._armed_ps: int | None = None
+        self._alarm: simpy.Event | None = None  # others are stale
         self._is_delivering = False
         replica.on_done = self._on_done
         self._deliver()
@@ -208,11 +222,17 @@ class Source:
         for given in self._source.pop_due(int(self._env.now)):
             self._replica.take(given)
         self._is_delivering = False
+        self.arm()
+
+    def arm(self) -> None:
+        """Sets the alarm for the next input."""
         next_ps = self._source.next_ps()
         if next_ps is not None and next_ps != self._armed_ps:
             self._armed_ps = next_ps
-            UrgentTimeout(self._env, next_ps - int(self._env.now)).callbacks.append(self._on_alarm)
+            self._alarm = UrgentTimeout(self._env, next_ps - int(self._env.now))
+            self._alarm.callbacks.append(self._on_alarm)
 
     def _on_alarm(self, alarm: simpy.Event) -> None:
-        self._armed_ps = None
-        self._deliver()
+        if alarm is self._alarm:
+            self._armed_ps = None
+            self._deliver()

@@ -12,6 +12,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable
 from enum import Enum
+from math import inf
 
 from core.block_tables import BlockTables
 from core.decision_log import Event
@@ -20,6 +21,7 @@ from core.plan import Chunk, StepPlan
 from core.publication import AtSchedule, Publication
 from core.request import Request
 from core.scheduler import Scheduler
+from core.source import RequestSource
 from sim.cost_model import CostModel, StepWork
 from sim.flight import Flight
 from sim.plain_admission import PlainAdmissions
@@ -69,6 +71,7 @@ class Express:
         self._cost = cost
         self._horizon = horizon
         self._on_done = on_done
+        self._source: RequestSource | None = None
         self._tables = scheduler.tables
         self._pool = scheduler.tables.pool
         self._running = scheduler.running
@@ -79,7 +82,19 @@ class Express:
         self._admissions = PlainAdmissions(scheduler)
         self._work = StepWork(0)
         self.flight = Flight(scheduler)
+        self.must_land = False  # where it halts FLYING: somebody came who could join before the span ends
         self.plan: StepPlan | None = None  # what the scheduler has decided, at the last Stop.DECIDED
+
+    def draw_from(self, source: RequestSource) -> None:
+        """Arrivals come straight from the source, and nothing else happens."""
+        self._source = source
+        self._horizon = lambda: inf if (next_ps := source.next_ps()) is None else next_ps
+
+        def tell(requests: list[Request], now_ps: int) -> None:
+            for request in requests:
+                source.on_done(request, now_ps)
+
+        self._on_done = tell
 
     # ---- the loop ---------------------------------------------------------------------------------------------------
 
@@ -96,19 +111,30 @@ class Express:
         """
         scheduler, running, batch, waiting = self._scheduler, self._running, self._batch, self._waiting
         requests, prefills, members, buckets = running.requests, running.prefills, batch.members, batch.buckets
-        queued = waiting.entries
-        if not requests and not queued:
-            return Stop.IDLE, now_ps
-        if not self._is_plain():
-            return Stop.BY_RULE, now_ps
+        queued, source = waiting.entries, self._source
         pool, tables, recorder, work, ends = self._pool, self._tables, self._recorder, self._work, batch.ends
         compose, view, growth = scheduler.policies.batching.compose, scheduler.view, scheduler.growth
         publishes, size, max_num_seqs = tables.prefix_caching, tables.block_size, scheduler.config.max_num_seqs
         step_ps, growth_of = self._cost.step_ps, self._cost.growth_ps
         log, free, referenced = self._log, pool.free, recorder.step_referenced_blocks
         flight, admissions = self.flight, self._admissions
+        internal, shared = recorder.step_internal_tokens, recorder.step_shared_references
+        self.must_land = False
+        if not self._is_plain():
+            return Stop.BY_RULE, now_ps
         until_ps = self._horizon()
         while True:
+            # What has come by now.
+            while until_ps <= now_ps:
+                if self._take(now_ps) is None:
+                    return Stop.SHARED, now_ps
+                until_ps = self._horizon()
+            if not requests and not queued:
+                if source is None or until_ps == inf:
+                    return Stop.IDLE, now_ps
+                now_ps = int(until_ps)
+                continue
+
             # Who gets tokens in the span's first step, and blocks for them.
             rules = compose(view)
             num_decodes = len(members)
@@ -129,7 +155,7 @@ class Express:
             log.step = step
             if chunks:
                 budget -= sum([chunk.num_new for chunk in chunks])
-                growth.take_in_order(chunks, self.flight.no_plan)
+                growth.take_in_order(chunks, flight.no_plan)
             elif publishes or len(crossing) > len(free):
                 growth.decode_step()
             elif crossing:
@@ -138,7 +164,7 @@ class Express:
                 del free[-num_blocks:]
                 pool.num_referenced += num_blocks
                 pool.num_available -= num_blocks
-                log.blocks_of(Event.ALLOC, [sequence.request.request_id for sequence in crossing.values()], blocks)
+                log.blocks_of(Event.ALLOC, [sequence.request_id for sequence in crossing.values()], blocks)
                 for sequence, block in zip(crossing.values(), blocks, strict=True):
                     table = sequence.tables[0]
                     table.append(block)
@@ -151,7 +177,11 @@ class Express:
             if not chunks and not num_decodes:
                 scheduler.step = step + 1
                 self._tell_rejected(now_ps)
-                return Stop.IDLE, now_ps
+                until_ps = self._horizon()
+                if source is None or until_ps == inf:
+                    return Stop.IDLE, now_ps
+                now_ps = int(until_ps) if until_ps > now_ps else now_ps
+                continue
 
             # What it has to compute, how long that takes, and how many steps may follow.
             num_prefill = 0
@@ -167,13 +197,13 @@ class Express:
                 num_filled -= pool.num_shared * size
             if recorder.num_preempted_before:
                 recorder.preempted[recorder.num_plans] = recorder.pop_preempted_before()
-            if publishes or pool.num_shared != recorder.step_shared_references.last:
+            if publishes or pool.num_shared != shared.last:
                 recorder.on_step(pool, tables.num_surplus_tokens)
             else:
                 place = recorder.num_steps_begun
                 referenced.append(pool.num_referenced)
-                if tables.num_surplus_tokens != recorder.step_internal_tokens.last:
-                    recorder.step_internal_tokens.note(place, tables.num_surplus_tokens)
+                if tables.num_surplus_tokens != internal.last:
+                    internal.note(place, tables.num_surplus_tokens)
                 recorder.num_steps_begun = place + 1
             max_steps = 1
             if not chunks and not admissions.rejected:
@@ -187,30 +217,52 @@ class Express:
             batch.clock = clock + 1
             work.step, work.num_decodes, work.decode_context_tokens = step, num_decodes, context_tokens
             first_ps = step_ps(work)
-            growth_ps = 0 if max_steps == 1 else growth_of(work) or 0
-            flight.now_ps, flight.first_ps, flight.growth_ps, flight.chunks = now_ps, first_ps, growth_ps, chunks
+            flight.now_ps, flight.first_ps, flight.chunks = now_ps, first_ps, chunks
+            flight.growth_ps = 0 if max_steps == 1 else growth_of(work) or 0
             flight.num_steps, flight.max_steps, flight.num_prefill = 1, max_steps, num_prefill
             flight.num_decodes, flight.context_tokens, flight.num_filled = num_decodes, context_tokens, num_filled
             flight.num_running = len(requests)
             flight.end_ps = end_ps = now_ps + first_ps
+            scheduler.in_flight = flight.no_plan
             if admissions.rejected:
                 self._tell_rejected(now_ps)
                 until_ps = self._horizon()
             if max_steps > 1 and end_ps < until_ps:
                 flight.lengthen(until_ps)
                 end_ps = flight.end_ps
-            if end_ps >= until_ps:
-                scheduler.in_flight = self.flight.no_plan
-                return Stop.FLYING, end_ps
+
+            # What comes while it flies.
+            must_land = False
+            while until_ps <= end_ps:
+                joins = self._take(end_ps)
+                if joins is None:
+                    self.must_land = must_land
+                    return Stop.FLYING, end_ps
+                until_ps = self._horizon()
+                must_land = must_land or joins
+                if not must_land and flight.num_steps < max_steps and end_ps < until_ps:
+                    flight.lengthen(until_ps)
+                    end_ps = flight.end_ps
             now_ps = end_ps
             done = flight.land()
             if done:
                 self._on_done(done, now_ps)
                 until_ps = self._horizon()
-            if now_ps >= until_ps:
-                return Stop.SHARED, now_ps
-            if not requests and not queued:
-                return Stop.IDLE, now_ps
+
+    def _take(self, until_ps: int) -> bool | None:
+        """The next arrival, if it comes no later than that. Returns whether it may join before the span ends; None if
+        something else comes first, or there is no source to ask.
+        """
+        if self._source is None:
+            return None
+        request = self._source.pop_arrival(until_ps)
+        if request is None:
+            return None
+        scheduler = self._scheduler
+        if scheduler.add(request, request.arrival_ps):
+            return scheduler.wants_step_now(request)
+        self._on_done([request], request.arrival_ps)
+        return False
 
     def _is_plain(self) -> bool:
         """Whether those who run can be served without the rules. Plain steps do not change that."""

@@ -94,7 +94,7 @@ class Flight:
                     table = sequence.tables[0]
                     table.append(block)
                     values.append(block.block_id)
-                    owners.append(sequence.request.request_id)
+                    owners.append(sequence.request_id)
                     if len(table) == sequence.num_peak_blocks:
                         tables.note_surplus(sequence)
                         place = begun_before + step

@@ -21,6 +21,8 @@ def run_simulation(source: RequestSource, scheduler: Scheduler, cost: CostModel,
     """
     env = simpy.Environment(initial_time=0)
     kind = AsyncReplica if scheduler.config.async_scheduling else Replica
-    Source(env, source, kind(env, scheduler, CostExecutor(cost), beams))
+    replica = kind(env, scheduler, CostExecutor(cost), beams)
+    inputs = Source(env, source, replica)
+    replica.draw_from(source, inputs.arm)
     env.run()
     return int(env.now)

@@ -80,7 +80,15 @@ class TraceSource(RequestSource):
         self._trace_output_tokens: list[int] = trace.num_output_tokens.tolist()
         self._request_ids: Sequence[int] = names.request_ids if names else range(trace.num_requests)
         self._session_ids: Sequence[int] = names.session_ids if names else session_ids(trace)
+        self._has_cancellations = trace.cancel_after_ps is not None
+        self._has_features = config.num_samples is not None or config.beam_width is not None or any(
+            column is not None
+            for column in (trace.priority, trace.num_samples, trace.tenant, trace.kind, trace.cancel_after_ps)
+        )
+        self._is_private = trace.hash_ids is None and trace.prompt_segments is None
         self._start()
+        follows_ends = config.arrivals in (Arrivals.SEQUENTIAL, Arrivals.CLOSED_LOOP)
+        self._hears_of_ends = self._has_cancellations or follows_ends or bool(self._children)
 
     def _start(self) -> None:
         rows: deque[int] = deque()
@@ -132,24 +140,49 @@ class TraceSource(RequestSource):
             else:
                 yield Input(time_ps, InputKind.ARRIVE, self._arrive(row, time_ps))
 
+    def pop_arrival(self, until_ps: int) -> Request | None:
+        recorded, due = self._recorded, self._due
+        if recorded:
+            row = recorded[0]
+            arrival_ps = self._arrival_ps[row]
+            if not due or (arrival_ps, 0, row) < due[0]:
+                if arrival_ps > until_ps:
+                    return None
+                recorded.popleft()
+                return self._arrive(row, arrival_ps)
+        if not due or due[0][0] > until_ps or due[0][1]:
+            return None
+        time_ps, _, row = heapq.heappop(due)
+        return self._arrive(row, time_ps)
+
     def _arrive(self, row: int, time_ps: int) -> Request:
         request = self.request(row, time_ps)
-        self._alive[row] = request
-        if request.cancel_ps >= 0:
-            heapq.heappush(self._due, (request.cancel_ps, 1, row))
+        if self._has_cancellations:
+            self._alive[row] = request
+            if request.cancel_ps >= 0:
+                heapq.heappush(self._due, (request.cancel_ps, 1, row))
         return request
 
     def request(self, row: int, time_ps: int) -> Request:
         """The row as a request that arrives at `time_ps`. Changes nothing."""
-        trace = self._trace
-        num_output = self._num_output_tokens.get(row, self._trace_output_tokens[row])
+        config, num_prompt, trace_output = self._config, self._num_prompt_tokens[row], self._trace_output_tokens[row]
+        num_output = self._num_output_tokens.get(row, trace_output) if self._num_output_tokens else trace_output
         number = self._request_ids[row]
-        request = Request(number, time_ps, self._num_prompt_tokens[row], num_output, self.block_keys(row))
-        allowed = self._config.max_new_tokens or 0  # an early stop, which a replay knows of, allows no less
-        request.max_new_tokens = max(allowed, self._trace_output_tokens[row])
-        num_tokens, limit = request.num_prompt_tokens + num_output, self._config.max_model_len
+        keys = PrivateKeys(number) if self._is_private else self.block_keys(row)
+        # An early stop, which a replay knows of, allows no less.
+        allowed = max(config.max_new_tokens or 0, trace_output)
+        request = Request(number, time_ps, num_prompt, num_output, keys, max_new_tokens=allowed)
+        request.session_id = self._session_ids[row]
+        num_tokens, limit = num_prompt + num_output, config.max_model_len
         if limit is not None and num_tokens > limit:  # it can never produce what the trace wants
             request.reject_reason = f"has {num_tokens} tokens, more than max_model_len={limit}"
+        if self._has_features:
+            self._add_features(request, row)
+        return request
+
+    def _add_features(self, request: Request, row: int) -> None:
+        """What few traces tell."""
+        trace = self._trace
         if trace.priority is not None:
             request.priority = int(trace.priority[row])
         if trace.num_samples is not None:
@@ -159,12 +192,10 @@ class TraceSource(RequestSource):
             request.num_samples, request.is_beam_search = self._config.beam_width, True
         if trace.tenant is not None:
             request.tenant = int(trace.tenant[row])
-        request.session_id = self._session_ids[row]
         if trace.kind is not None:
             request.category = int(trace.kind[row])
         if trace.cancel_after_ps is not None and trace.cancel_after_ps[row] >= 0:
-            request.cancel_ps = time_ps + int(trace.cancel_after_ps[row])
-        return request
+            request.cancel_ps = request.arrival_ps + int(trace.cancel_after_ps[row])
 
     def block_keys(self, row: int) -> BlockKeys:
         """The keys of the row's blocks: of its prompt, and of its output as far as that is known."""
@@ -182,6 +213,8 @@ class TraceSource(RequestSource):
         return PrivateKeys(owner)
 
     def on_done(self, request: Request, now_ps: int) -> None:
+        if not self._hears_of_ends:
+            return
         row = request.request_id if self._names is None else self._names.row(request.request_id)
         self._alive.pop(row, None)
         for child in self._children.pop(row, []):

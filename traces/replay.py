@@ -81,9 +81,13 @@ class TraceSource(RequestSource):
         self._request_ids: Sequence[int] = names.request_ids if names else range(trace.num_requests)
         self._session_ids: Sequence[int] = names.session_ids if names else session_ids(trace)
         self._has_cancellations = trace.cancel_after_ps is not None
-        self._has_features = config.num_samples is not None or config.beam_width is not None or any(
-            column is not None
-            for column in (trace.priority, trace.num_samples, trace.tenant, trace.kind, trace.cancel_after_ps)
+        self._has_features = (
+            config.num_samples is not None
+            or config.beam_width is not None
+            or any(
+                column is not None
+                for column in (trace.priority, trace.num_samples, trace.tenant, trace.kind, trace.cancel_after_ps)
+            )
         )
         self._is_private = trace.hash_ids is None and trace.prompt_segments is None
         self._start()

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
-from engine.batch import BatchInput
+from engine.batch import BatchInput, DecodeRun
 from engine.decoder_shape import DecoderShape, KVPlace
 from engine.decoder_weights import HeadWeights
 from engine.kv_cache import BlockKernels, PagedKV
@@ -27,6 +28,7 @@ class DecoderKernels(BlockKernels, Protocol):
     rope_kv_write: Callable[..., Tensor]
     write_kv: Callable[..., None]
     decode_attention: Callable[..., Tensor]
+    cascade_decode_attention: Callable[..., Tensor]
     prefill_attention: Callable[..., Tensor]
     mla_decode_attention: Callable[..., Tensor]
     mla_prefill_attention: Callable[..., Tensor]
@@ -94,9 +96,9 @@ class HeadAttention:
 
     def _attend(self, query: Tensor, caches: Sequence[Tensor], step: StepContext) -> Tensor:
         kernels, scale = self._kernels, self._shape.scale
-        return paged_attention(
-            kernels.decode_attention, kernels.prefill_attention, query, caches, step, self._place, scale
-        )
+        runs = step.batch.groups[self._place.group].decode_runs
+        decode = partial(_decode_in_runs, kernels, runs) if runs else kernels.decode_attention
+        return paged_attention(decode, kernels.prefill_attention, query, caches, step, self._place, scale)
 
     def _split(self, qkv: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values by heads, before rotation; no keys and values in a layer that has none."""
@@ -108,6 +110,28 @@ class HeadAttention:
     def _normed(self, heads: Tensor, weight: Tensor | None) -> Tensor:
         """Each head's own RMSNorm, in models that have one (Qwen3, Gemma 3)."""
         return heads if weight is None else self._kernels.rms_norm(heads, weight, self._shape.norm_eps)
+
+
+def _decode_in_runs(
+    kernels: DecoderKernels,
+    runs: Sequence[DecodeRun],
+    query: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    block_tables: Tensor,
+    num_kv_tokens: Tensor,
+    scale: float,
+    window: None,
+) -> Tensor:
+    """`decode_attention` of the same arguments, prefixes that are shared being read once."""
+    parts = []
+    for run in runs:
+        own = query[run.rows], k_cache, v_cache, run.block_tables, run.num_kv_tokens
+        if run.num_shared_blocks:
+            parts.append(kernels.cascade_decode_attention(*own, run.num_shared_blocks, scale))
+        else:
+            parts.append(kernels.decode_attention(*own, scale, window))
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
 def paged_attention(

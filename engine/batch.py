@@ -7,6 +7,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from engine.shared_prefixes import SharedRun, Sharing, SharingRule, common_blocks, worthwhile_runs
+
 
 @dataclass(frozen=True, slots=True)
 class BatchItem:
@@ -22,16 +24,31 @@ class BatchItem:
 
 
 @dataclass(frozen=True, slots=True)
+class DecodeRun:
+    """Neighbouring decodes, `rows` of all, whose first `num_shared_blocks` blocks are the same and read once.
+
+    block_tables, num_kv_tokens: theirs, of the tensors for all decodes
+    """
+
+    rows: slice
+    num_shared_blocks: int
+    block_tables: Tensor
+    num_kv_tokens: Tensor
+
+
+@dataclass(frozen=True, slots=True)
 class GroupTables:
     """Where one KV group's keys and values lie, int64 all of them.
 
     slot_mapping: [num_tokens], of the step's new tokens
     decode_block_tables: [num_decodes, max_blocks]; prefill_block_tables: [num_prefills, max_blocks]
+    decode_runs: all decodes in order, where a prefix of some is to be read once; else empty
     """
 
     slot_mapping: Tensor
     decode_block_tables: Tensor
     prefill_block_tables: Tensor
+    decode_runs: tuple[DecodeRun, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,12 +111,14 @@ def pack(
     sampled: np.ndarray,
     block_size: int,
     device: torch.device | str,
+    sharing: Sharing = (),
 ) -> BatchInput:
     """The tensors of sequences in packed order, those of one token first.
 
     num_new, start: int64 [num_seqs], new tokens and their first position; token_ids: int64 [num_tokens]
     block_tables: a table per KV group and sequence, at least as long as its tokens need
     sampled: int64 [num_sampled], sequences whose last logits are wanted, in the order in which they are
+    sharing: when decodes that share a prefix read it once, of each KV group
     Raises ValueError when a block table is shorter than its tokens.
     """
     num_decodes = int(np.count_nonzero(num_new == 1))
@@ -114,23 +133,49 @@ def pack(
     def to_device(array: np.ndarray) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(array, dtype=np.int64)).to(device)
 
-    def tables_of(group: Sequence[Sequence[int]]) -> GroupTables:
+    decode_num_kv_tokens = to_device(num_kv[:num_decodes])
+
+    def tables_of(group: Sequence[Sequence[int]], rule: SharingRule | None) -> GroupTables:
         tables = _pad_tables(group, num_blocks)
+        decoding = tables[:num_decodes, : num_blocks[:num_decodes].max(initial=0)]
+        decode_block_tables = to_device(decoding)
+        runs = [] if rule is None else _shared_runs(decoding, num_blocks[:num_decodes] - 1, block_size, rule)
         return GroupTables(
             slot_mapping=to_device(tables[owner, column] * block_size + offset),
-            decode_block_tables=to_device(tables[:num_decodes, : num_blocks[:num_decodes].max(initial=0)]),
+            decode_block_tables=decode_block_tables,
             prefill_block_tables=to_device(tables[num_decodes:]),
+            decode_runs=_decode_runs(runs, decode_block_tables, decode_num_kv_tokens),
         )
 
     return BatchInput(
         token_ids=to_device(token_ids),
         positions=to_device(positions),
-        groups=tuple(tables_of(group) for group in block_tables),
-        decode_num_kv_tokens=to_device(num_kv[:num_decodes]),
+        groups=tuple(map(tables_of, block_tables, sharing or (None,) * len(block_tables))),
+        decode_num_kv_tokens=decode_num_kv_tokens,
         prefill_query_start=to_device(row_start[num_decodes:] - row_start[num_decodes]),
         prefill_num_kv_tokens=to_device(num_kv[num_decodes:]),
         sample_rows=to_device(row_start[1:][sampled] - 1),
     )
+
+
+def _shared_runs(
+    tables: np.ndarray, num_whole_blocks: np.ndarray, block_size: int, rule: SharingRule
+) -> list[SharedRun]:
+    return worthwhile_runs(common_blocks(tables, num_whole_blocks), block_size, rule)
+
+
+def _decode_runs(shared: Sequence[SharedRun], tables: Tensor, num_kv_tokens: Tensor) -> tuple[DecodeRun, ...]:
+    """The runs with those between them, which share nothing; none where nobody does."""
+    if not shared:
+        return ()
+    runs, end = [], 0
+    for run in [*shared, SharedRun(len(tables), len(tables), 0)]:
+        for first, last, num_blocks in ((end, run.start, 0), run):
+            if first < last:
+                rows = slice(first, last)
+                runs.append(DecodeRun(rows, num_blocks, tables[rows], num_kv_tokens[rows]))
+        end = run.end
+    return tuple(runs)
 
 
 def _pad_tables(block_tables: Sequence[Sequence[int]], num_blocks: np.ndarray) -> np.ndarray:

@@ -114,6 +114,7 @@ class _RecordedStep:
             batch.num_prefills == 0
             and batch.num_decodes <= self._size
             and batch.groups[0].decode_block_tables.shape[1] <= self._blocks_per_sequence
+            and not any(tables.decode_runs for tables in batch.groups)  # which rows share what was not recorded
         )
 
     def run(self, batch: BatchInput) -> Tensor:

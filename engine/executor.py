@@ -20,6 +20,7 @@ from engine.block_ids import BlockIds
 from engine.kv_cache import PagedKV
 from engine.sampling import Sampled, best, sample
 from engine.shadow import Shadow
+from engine.shared_prefixes import Sharing
 from engine.step_row import StepRow
 from engine.tokens import SequenceTokens, TokenStore
 
@@ -84,6 +85,7 @@ class TorchExecutor:
 
     `num_sampled` counts the positions at which a token was due; `near_ties` are those whose two best logits lie within
     NEAR_TIE_LOGITS. With a `shadow`, every block operation is repeated on its tags and every read is checked.
+    `sharing`: when decodes read a prefix that they share once for all of them, of each KV group.
     """
 
     def __init__(
@@ -94,6 +96,7 @@ class TorchExecutor:
         tokens: TokenStore,
         sampling: Sampling = Sampling(),
         shadow: Shadow | None = None,
+        sharing: Sharing = (),
     ) -> None:
         self.tokens = tokens
         self.num_sampled = 0
@@ -104,6 +107,7 @@ class TorchExecutor:
         self._kv = kv
         self._sampling = sampling
         self._shadow = shadow
+        self._sharing = sharing
         self._memories: list[tuple[BlockMemory, BlockMemory | None]] = [(kv, host_kv)]
         if shadow is not None:
             self._memories.append((shadow.device, shadow.host))
@@ -191,6 +195,7 @@ class TorchExecutor:
             np.flatnonzero(wants_logits),
             self._kv.block_size,
             self._decoder.device,
+            self._sharing,
         )
 
     # ---- the next tokens ------------------------------------------------------------------------------------------

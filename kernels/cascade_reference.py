@@ -33,12 +33,11 @@ def cascade_decode_attention(
     is_own = _visible(num_own, own_tables.shape[1] * k_cache.shape[1])[:, :, None, None]
     # Unused memory may hold NaN, which no weight of 0 would remove.
     own = (_gathered(cache, own_tables).where(is_own, 0) for cache in (k_cache, v_cache))
-    return merged(
-        [
-            _attended(query, _gathered(k_cache, shared_table), _gathered(v_cache, shared_table), num_kv_tokens, scale),
-            _attended(query, *own, num_own, scale),
-        ]
-    )
+    parts = [
+        _attended(query, _gathered(k_cache, shared_table), _gathered(v_cache, shared_table), num_kv_tokens, scale),
+        _attended(query, *own, num_own, scale),
+    ]
+    return merged(parts).to(query.dtype)
 
 
 def merged(parts: list[Part]) -> Tensor:
@@ -57,11 +56,12 @@ def _attended(query: Tensor, key: Tensor, value: Tensor, num_visible: Tensor, sc
     num_kv_heads = key.shape[2]
     grouped = query.unflatten(1, (num_kv_heads, -1))
     key, value = (rows.expand(len(query), -1, -1, -1) for rows in (key, value))
-    scores = torch.einsum("skgd,stkd->skgt", grouped, key) * scale
+    scores = torch.einsum("skgd,stkd->skgt", grouped, key).to(torch.promote_types(query.dtype, torch.float32)) * scale
     scores = scores.masked_fill(~_visible(num_visible, key.shape[1])[:, None, None, :], -torch.inf)
     log_sums = torch.logsumexp(scores, dim=-1)
     weights = torch.exp(scores - log_sums.clamp(min=torch.finfo(scores.dtype).min).unsqueeze(-1))
-    return Part(torch.einsum("skgt,stkd->skgd", weights, value).flatten(1, 2), log_sums.flatten(1))
+    mixes = torch.einsum("skgt,stkd->skgd", weights.to(value.dtype), value)
+    return Part(mixes.flatten(1, 2), log_sums.flatten(1))
 
 
 def _visible(num_visible: Tensor, num_keys: int) -> Tensor:

@@ -6,13 +6,17 @@ slots are seen, the masks) is found once and serves every layer.
 
 from __future__ import annotations
 
+from collections.abc import MutableMapping
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn.functional import embedding_bag, pad, scaled_dot_product_attention
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from kernels import reference
+from kernels.cascade_reference import Part, merged
+from kernels.cpu_cascade import attend_shared
 
 _GROUP_BYTES = 4 << 20
 """Keys gathered at a time by decodes: less was slower, more not faster. A group is padded to its longest sequence."""
@@ -42,7 +46,8 @@ class CpuAttention:
     scatter_blocks = staticmethod(reference.scatter_blocks)
 
     def __init__(self) -> None:
-        self._decodes: dict[int | None, _DecodeViews] = {}
+        # By block tables, then by window and shared blocks; what a step's tables imply goes with them.
+        self._decodes: MutableMapping[Tensor, dict[tuple[int | None, int], _DecodeViews]] = WeakTensorKeyDictionary()
         self._prefills: dict[int | None, _PrefillViews] = {}
 
     def decode_attention(
@@ -56,12 +61,53 @@ class CpuAttention:
         window: int | None = None,
     ) -> Tensor:
         """Attention of one query per sequence, the newest token, over its cached tokens. See `kernels.reference`."""
-        views = self._decodes.get(window)
-        if views is None or views.block_tables is not block_tables or views.num_kv_tokens is not num_kv_tokens:
-            views = self._decodes[window] = _decode_views(query, k_cache, block_tables, num_kv_tokens, window)
+        views = self._decode_views(query, k_cache, block_tables, num_kv_tokens, window, 0)
         spread = _spread(query, views.own)
-        parts = [_mix(spread[view.rows], k_cache, v_cache, view, scale) for view in views.groups]
+        parts = [
+            _mix(_scores(spread[view.rows], k_cache, view, scale).softmax(dim=-1), v_cache, view)
+            for view in views.groups
+        ]
         return (parts[0] if len(parts) == 1 else torch.cat(parts)).view_as(query)
+
+    def cascade_decode_attention(
+        self,
+        query: Tensor,
+        k_cache: Tensor,
+        v_cache: Tensor,
+        block_tables: Tensor,
+        num_kv_tokens: Tensor,
+        num_shared_blocks: int,
+        scale: float,
+    ) -> Tensor:
+        """Decode attention of sequences that share their first blocks, and each see more. See `kernels.reference`."""
+        shared = attend_shared(query, k_cache, v_cache, block_tables[0, :num_shared_blocks], scale)
+        views = self._decode_views(query, k_cache, block_tables, num_kv_tokens, None, num_shared_blocks)
+        spread, mixes, log_sums = _spread(query, views.own), [], []
+        for view in views.groups:
+            scores = _scores(spread[view.rows], k_cache, view, scale)
+            mixes.append(_mix(scores.softmax(dim=-1), v_cache, view))
+            log_sums.append(scores.logsumexp(dim=-1))
+        own = Part(torch.cat(mixes).view_as(query), torch.cat(log_sums))
+        return merged([shared, own]).to(query.dtype)
+
+    def _decode_views(
+        self,
+        query: Tensor,
+        cache: Tensor,
+        block_tables: Tensor,
+        num_kv_tokens: Tensor,
+        window: int | None,
+        num_shared_blocks: int,
+    ) -> _DecodeViews:
+        """What the tables imply beyond their shared blocks, found out once for all layers of a step."""
+        known = self._decodes.setdefault(block_tables, {})
+        views = known.get((window, num_shared_blocks))
+        if views is None or views.num_kv_tokens is not num_kv_tokens:
+            num_own = num_kv_tokens - num_shared_blocks * cache.shape[1]
+            groups = _group_views(query, cache, block_tables[:, num_shared_blocks:], num_own, window)
+            own = torch.eye(cache.shape[2], dtype=query.dtype).view(cache.shape[2], 1, cache.shape[2], 1)
+            views = known[window, num_shared_blocks] = _DecodeViews(num_kv_tokens, groups, own)
+        return views
 
     def prefill_attention(
         self,
@@ -150,15 +196,14 @@ class _GroupView(NamedTuple):
 class _DecodeViews(NamedTuple):
     """What one step's tables imply. own: [num_kv_heads, 1, num_kv_heads, 1], 1 where both are the same head."""
 
-    block_tables: Tensor
     num_kv_tokens: Tensor
     groups: list[_GroupView]
     own: Tensor
 
 
-def _decode_views(
+def _group_views(
     query: Tensor, cache: Tensor, block_tables: Tensor, num_kv_tokens: Tensor, window: int | None
-) -> _DecodeViews:
+) -> list[_GroupView]:
     """Neighbouring sequences whose keys take at most _GROUP_BYTES each time, at least one."""
     first = torch.zeros_like(num_kv_tokens) if window is None else (num_kv_tokens - window).clamp(min=0)
     most_blocks = int((num_kv_tokens - first).max()) // cache.shape[1] + 2
@@ -167,9 +212,7 @@ def _decode_views(
     for start in range(0, len(block_tables), num_together):
         rows = slice(start, min(start + num_together, len(block_tables)))
         groups.append(_group_view(rows, block_tables[rows], first[rows, None], num_kv_tokens[rows, None], query, cache))
-    num_kv_heads = cache.shape[2]
-    own = torch.eye(num_kv_heads, dtype=query.dtype).view(num_kv_heads, 1, num_kv_heads, 1)
-    return _DecodeViews(block_tables, num_kv_tokens, groups, own)
+    return groups
 
 
 def _group_view(
@@ -207,15 +250,23 @@ def _spread(query: Tensor, own: Tensor) -> Tensor:
     return _padded((grouped * own).view(num_seqs, num_heads, -1))
 
 
-def _mix(spread: Tensor, k_cache: Tensor, v_cache: Tensor, view: _GroupView, scale: float) -> Tensor:
-    """[num_rows * num_heads, head_dim]"""
+def _scores(spread: Tensor, k_cache: Tensor, view: _GroupView, scale: float) -> Tensor:
+    """fp32 [num_rows, num_heads, num_slots]; -inf for what is hidden."""
     key = _padded(k_cache.index_select(0, view.blocks).flatten(2)).view(len(spread), -1, spread.shape[2])
     scores = torch.bmm(key, spread.transpose(1, 2)).transpose(1, 2).float().mul_(scale)
     # Hidden slots may hold anything, NaN too: their scores are overwritten.
     scores[..., view.first_hidden :].masked_fill_(view.is_hidden, -torch.inf)
-    share = scores.softmax(dim=-1).to(v_cache.dtype)
+    return scores
+
+
+def _mix(share: Tensor, v_cache: Tensor, view: _GroupView) -> Tensor:
+    """[num_rows * num_heads, head_dim]"""
     mixed: Tensor = embedding_bag(
-        view.value_rows, v_cache.flatten(0, 2), view.value_starts, mode="sum", per_sample_weights=share.flatten()
+        view.value_rows,
+        v_cache.flatten(0, 2),
+        view.value_starts,
+        mode="sum",
+        per_sample_weights=share.to(v_cache.dtype).flatten(),
     )
     return mixed
 

@@ -4,6 +4,7 @@ Imported where they run: on a GPU, or under TRITON_INTERPRET=1. It needs Triton;
 """
 
 from kernels.block_copy import copy_blocks, move_tokens
+from kernels.cascade_attention import cascade_decode_attention
 from kernels.decode_attention import decode_attention
 from kernels.kv_write import write_kv
 from kernels.mla_attention import mla_decode_attention, mla_prefill_attention
@@ -15,6 +16,7 @@ from kernels.swiglu import swiglu
 
 __all__ = [
     "add_rms_norm",
+    "cascade_decode_attention",
     "copy_blocks",
     "decode_attention",
     "gather_blocks",

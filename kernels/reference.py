@@ -10,6 +10,8 @@ from torch import Tensor
 from torch.nn import functional
 from torch.nn.functional import scaled_dot_product_attention
 
+from kernels.cascade_reference import cascade_decode_attention as cascade_decode_attention
+
 
 def write_kv(key: Tensor, value: Tensor, k_cache: Tensor, v_cache: Tensor, slot_mapping: Tensor) -> None:
     """Write one layer's new keys and values into their slots, in place.

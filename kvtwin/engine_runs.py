@@ -27,6 +27,7 @@ from engine.kv_cache import PagedKV, allocate_kv, kv_block_bytes
 from engine.loop import EngineLoop, run_by_turns
 from engine.run import new_loop
 from engine.shadow import Shadow
+from engine.shared_prefixes import SharingRule, sharing_of
 from engine.tokens import TokenStore
 from kvtwin.binding import PolicyFactory
 from kvtwin.engine_setup import EngineSetup, LoadedModel, load_engine_setup
@@ -109,7 +110,9 @@ class EngineRunner:
         tokens = TokenStore(setup.tokens, setup.new_output_mode(), decoder.shape.max_positions)
         settings = setup.settings
         sampling = Sampling(settings.temperature, setup.experiment.seed, settings.top_k, settings.top_p)
-        return TorchExecutor(self._stepping(kv), kv, host, tokens, sampling, shadow)
+        shares = settings.cascade and settings.cached_keys == "rotated"
+        sharing = sharing_of(decoder.shape, SharingRule()) if shares else ()
+        return TorchExecutor(self._stepping(kv), kv, host, tokens, sampling, shadow, sharing)
 
     def _stepping(self, kv: PagedKV) -> StepDecoder:
         """The decoder, its steps of decodes recorded if that is asked for."""

@@ -147,6 +147,7 @@ RULES: Mapping[str, Rule] = {
     "engine.cached_keys": _one_of("rotated", "unrotated"),
     "engine.kernels": _one_of("auto", "reference", "triton"),
     "engine.cuda_graphs": BOOLEAN,
+    "engine.cascade": BOOLEAN,
     "engine.dtype": _one_of("auto", "bfloat16", "float32"),
     "engine.threads": COUNT,
     "engine.temperature": NOT_NEGATIVE,

@@ -25,6 +25,7 @@ NEED_TORCH = [
     "test_shadow.py",
 ]
 NEED_TRITON = [
+    "test_cascade_engine.py",
     "test_decode_graphs.py",
     "test_gpu_check.py",
     "test_kernel_cascade.py",

@@ -11,7 +11,7 @@ import torch
 from engine_world import TINY
 
 from core.errors import InputError
-from engine.batch import BatchInput, BatchItem, build_batch
+from engine.batch import BatchInput, BatchItem, DecodeRun, build_batch
 from engine.decode_graphs import GraphedDecoder, obstacle_to_graphs, recorded_sizes
 from engine.decoder_shape import ExpertShape, LatentShape
 from engine.kv_cache import PagedKV, allocate_kv
@@ -84,7 +84,10 @@ def test_what_was_not_recorded_runs_as_before(decoder):
 
     graphed = GraphedDecoder(decoder, kv, [1], blocks_per_sequence=2, record=record)
     prefill = build_batch([BatchItem([1, 2, 3], 0, [[6]], True)], BLOCK_SIZE, "cpu")
-    for batch in (prefill, decodes(3, 4), decodes(9)):  # not a decode; too many; too long
+    one = decodes(3)
+    runs = (DecodeRun(slice(0, 1), 0, one.groups[0].decode_block_tables, one.decode_num_kv_tokens),)
+    sharing = replace(one, groups=(replace(one.groups[0], decode_runs=runs),))
+    for batch in (prefill, decodes(3, 4), decodes(9), sharing):  # not a decode; too many; too long; a prefix read once
         assert torch.equal(graphed.forward(batch, kv), decoder.forward(batch, expected_kv))
 
 

@@ -1,0 +1,95 @@
+"""Which decodes of a step read the same first blocks, and where it pays to read these once for all of them.
+
+Samples and beams begin with the blocks of their prompt, requests that hit the prefix cache with those of whoever
+computed them. Only neighbours in packed order, which is running order, are looked at: samples of a request are.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from engine.decoder_shape import DecoderShape
+
+
+class SharingRule(NamedTuple):
+    """When a shared prefix is read apart (cascade attention).
+
+    Bytes: n decodes that share L tokens read 2 H_kv D b n L a layer, or 2 H_kv D b L once, so keys and values of
+    (n - 1) L tokens are saved. The price is one more kernel a layer, and a merger of fp32 partial results: 8 H (D + 1)
+    bytes a decode, as much as 4 H / (H_kv b) tokens, 8 with groups of 4 in bf16. 4,096 tokens of a Llama-3-8B are
+    16 MiB a layer, which the 3.35 TB/s of an H100's data sheet read in 5 µs, more than a launch takes; and at 4,000 the
+    CPU's kernels break even (1.8 to 2.4 times as fast as unshared above 15,000, SmolLM2-135M). 256 tokens are the
+    shortest split of attention (`kernels/splits.py`).
+    """
+
+    min_shared_tokens: int = 256
+    min_saved_tokens: int = 4096
+
+
+Sharing = tuple[SharingRule | None, ...]
+"""A rule for each KV group, None where nothing is to be shared; the empty tuple: nowhere."""
+
+
+def sharing_of(shape: DecoderShape, rule: SharingRule) -> Sharing:
+    """For the groups whose layers have cascade attention: those without a window, since a window seldom reaches back
+    into a shared prefix, and none that caches latents.
+    """
+    if shape.latent is not None:
+        return ()
+    return tuple(rule if group.window_tokens is None else None for group in shape.kv_groups())
+
+
+class SharedRun(NamedTuple):
+    """The decodes `start` … `end` - 1 begin with the same `num_blocks` blocks."""
+
+    start: int
+    end: int
+    num_blocks: int
+
+
+def common_blocks(tables: np.ndarray, num_whole_blocks: np.ndarray) -> np.ndarray:
+    """How many first blocks each decode has in common with the next, int64 [num_decodes - 1].
+
+    tables: [num_decodes, max_blocks]; num_whole_blocks: [num_decodes], blocks that its new token is not in. Rows that
+    differ in their first block, as most do, cost nothing more.
+    """
+    common = np.zeros(max(0, len(tables) - 1), dtype=np.int64)
+    alike = np.flatnonzero(tables[1:, 0] == tables[:-1, 0]) if tables.size else common
+    if alike.size:
+        differs = tables[alike] != tables[alike + 1]
+        length = np.where(differs.any(axis=1), differs.argmax(axis=1), tables.shape[1])
+        common[alike] = np.minimum(length, np.minimum(num_whole_blocks[alike], num_whole_blocks[alike + 1]))
+    return common
+
+
+def worthwhile_runs(common: np.ndarray, block_size: int, rule: SharingRule) -> list[SharedRun]:
+    """Runs that the rule allows, in order and apart from each other: the one that saves most comes first, then the
+    best of what is left on its sides.
+    """
+    heights = np.where(common * block_size >= rule.min_shared_tokens, common, 0)
+    found, pending = [], [(0, len(heights))] if heights.any() else []
+    while pending:
+        first, end = pending.pop()
+        run = _largest(heights[first:end].tolist(), first)
+        if (run.end - run.start - 1) * run.num_blocks * block_size >= max(1, rule.min_saved_tokens):
+            found.append(run)
+            pending += [(first, max(first, run.start - 1)), (run.end, end)]
+    return sorted(found)
+
+
+def _largest(heights: list[int], first: int) -> SharedRun:
+    """The run that saves most blocks: the largest rectangle under a histogram, found with a stack of rising heights."""
+    best, most = SharedRun(first, first + 1, 0), 0
+    rising: list[tuple[int, int]] = []  # (where a height begins, the height)
+    for place, height in enumerate([*heights, 0]):
+        begin = place
+        while rising and rising[-1][1] > height:
+            begin, lower = rising.pop()
+            if (place - begin) * lower > most:
+                most = (place - begin) * lower
+                best = SharedRun(first + begin, first + place + 1, lower)
+        if not rising or rising[-1][1] < height:
+            rising.append((begin, height))
+    return best

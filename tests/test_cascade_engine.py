@@ -1,0 +1,150 @@
+"""Decodes that share a prefix read it once: where it pays, with the same words, whichever kernels compute."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from architectures import ARCHITECTURES
+from engine_world import TINY, EngineSetup, assert_lockstep, run_trace
+from test_cpu_attention import LENGTHS, SHAPES, TOLERANCE, Paged
+from world import Settings, trace_of
+
+from engine.batch import BatchItem, build_batch, pack
+from engine.executor import TorchExecutor
+from engine.kernel_sets import kernels_for
+from engine.kv_cache import allocate_kv
+from engine.model import Decoder
+from engine.shared_prefixes import SharedRun, SharingRule, common_blocks, sharing_of, worthwhile_runs
+from engine.weights import random_weights
+from kernels import reference
+from kernels.cpu_attention import CpuAttention
+
+ALWAYS = SharingRule(min_shared_tokens=1, min_saved_tokens=1)
+CPU = torch.device("cpu")
+
+
+# ---- who shares -----------------------------------------------------------------------------------------------------
+
+
+def test_neighbours_share_what_they_begin_with_but_not_the_block_they_write_into():
+    tables = np.array([[4, 5, 6, 0], [4, 5, 7, 8], [4, 5, 7, 9], [1, 5, 7, 9], [1, 5, 7, 9]])
+    assert common_blocks(tables, np.array([3, 3, 3, 3, 2])).tolist() == [2, 3, 0, 2]
+    assert common_blocks(tables[:1], np.array([3])).tolist() == []
+    assert common_blocks(np.empty((0, 0), dtype=np.int64), np.empty(0, dtype=np.int64)).tolist() == []
+
+
+def test_the_runs_that_save_most_are_chosen():
+    """Four samples of one prompt and two of another, all behind one system prompt of two blocks."""
+    common = np.array([20, 20, 20, 2, 30])
+    eager = SharingRule(min_shared_tokens=1, min_saved_tokens=1)
+    assert worthwhile_runs(common, 16, eager) == [SharedRun(0, 4, 20), SharedRun(4, 6, 30)]
+    assert worthwhile_runs(common, 16, eager._replace(min_saved_tokens=600)) == [SharedRun(0, 4, 20)]
+    assert worthwhile_runs(common, 16, eager._replace(min_saved_tokens=961)) == []
+    assert worthwhile_runs(common, 16, eager._replace(min_shared_tokens=400)) == [SharedRun(4, 6, 30)]
+    assert worthwhile_runs(np.array([2, 2, 2, 3, 2]), 16, eager) == [SharedRun(0, 6, 2)]
+    assert worthwhile_runs(np.array([], dtype=np.int64), 16, eager) == []
+
+
+def test_by_default_256_tokens_must_be_shared_and_4096_saved():
+    assert worthwhile_runs(np.full(16, 16), 16, SharingRule()) == [SharedRun(0, 17, 16)]
+    assert worthwhile_runs(np.full(15, 16), 16, SharingRule()) == []
+    assert worthwhile_runs(np.full(99, 15), 16, SharingRule()) == []
+
+
+def test_groups_with_a_window_and_latents_share_nothing():
+    assert sharing_of(TINY, ALWAYS) == (ALWAYS,)
+    assert sharing_of(ARCHITECTURES["mla"], ALWAYS) == ()
+    assert None in sharing_of(ARCHITECTURES["mistral"], ALWAYS)
+
+
+# ---- what is computed -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_on_the_cpu_cascade_equals_decode_attention(shape, dtype):
+    """All see the first blocks of the longest, and then their own."""
+    paged, block_size, num_shared = Paged(*shape, dtype), shape[3], 2
+    longest = paged.block_tables[LENGTHS.index(max(LENGTHS))]
+    tables = torch.cat([longest[:num_shared].expand(len(LENGTHS), -1), paged.block_tables], dim=1)
+    num_kv_tokens, query = paged.num_kv_tokens + num_shared * block_size, paged.queries(len(LENGTHS))
+    rest = tables, num_kv_tokens
+    expected = reference.decode_attention(query, *paged.caches, *rest, paged.scale)
+    for kernels in (CpuAttention(), reference):
+        mixed = kernels.cascade_decode_attention(query, *paged.caches, *rest, num_shared, paged.scale)
+        assert mixed.dtype == dtype
+        assert (mixed - expected).abs().max() < TOLERANCE[dtype]
+
+
+OWN_TOKENS = [4, 8, 1]
+SHARED_PROMPT = trace_of(
+    [0] * 4,
+    [36 + num for num in OWN_TOKENS] + [30],
+    [6, 8, 7, 5],
+    segments=[[(0, 36), (900 + 50 * num, num)] for num in OWN_TOKENS] + [[(3000, 30)]],
+)
+SAMPLES = trace_of([0, 0], [21, 9], [9, 6], num_samples=[3, 1])
+BEAMS = trace_of([0], [22], [9])
+
+
+class Counting:
+    """A set of kernels that counts its cascades."""
+
+    def __init__(self, kernels):
+        self.num_cascades = 0
+        self._kernels = kernels
+
+    def __getattr__(self, name):
+        return getattr(self._kernels, name)
+
+    def cascade_decode_attention(self, *arguments):
+        self.num_cascades += 1
+        return self._kernels.cascade_decode_attention(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("name", "trace", "beams"),
+    [("auto", SHARED_PROMPT, None), ("auto", BEAMS, 3), ("reference", SAMPLES, None)],
+    ids=["cpu, a prompt", "cpu, beams", "reference, samples"],
+)
+def test_the_engine_says_and_decides_the_same(name, trace, beams):
+    kernels = Counting(kernels_for(name, TINY, CPU))
+    decoder = Decoder(TINY, random_weights(TINY, seed=11), kernels)
+    apart = EngineSetup(Settings(num_blocks=60, block_size=4), beam_width=beams)
+    shared = replace(apart, decoder=lambda: decoder, executor=partial(TorchExecutor, sharing=(ALWAYS,)))
+    expected, run = run_trace(trace, apart), run_trace(trace, shared)
+    assert kernels.num_cascades >= 2 * 4
+    assert run.outputs() == expected.outputs()
+    assert run.scheduler.log.digest() == expected.scheduler.log.digest()
+    assert run.executor.num_near_ties == 0
+    assert_lockstep(trace, shared, run)
+
+
+@pytest.mark.parametrize("name", ["auto", "triton"])
+def test_logits_of_a_step_with_several_runs_are_those_of_the_step_without(name):
+    """Two that share, one alone, three that share: runs lie between rows that share nothing."""
+    decoder = Decoder(TINY, random_weights(TINY, seed=11), kernels_for(name, TINY, CPU))
+    tables = [[0, 1, 6], [0, 1, 7], [8, 9, 10], [2, 3, 11], [2, 3, 12], [2, 3, 13]]
+    start = np.array([9, 11, 10, 8, 9, 10])
+
+    def logits(sharing):
+        kv = allocate_kv(TINY, 14, 4, torch.float32, "cpu")
+        for tensor in kv.tensors:
+            tensor.copy_(torch.randn(tensor.shape, generator=torch.Generator().manual_seed(2)))
+        ones, ids = np.ones(6, dtype=np.int64), np.arange(20, 26)
+        batch = pack(ones, start, ids, [tables], np.arange(6), 4, "cpu", sharing)
+        return batch, decoder.forward(batch, kv)
+
+    batch, shared = logits((ALWAYS,))
+    runs = [(run.rows.start, run.rows.stop, run.num_shared_blocks) for run in batch.groups[0].decode_runs]
+    assert runs == [(0, 2, 2), (2, 3, 0), (3, 6, 2)]
+    assert (shared - logits(())[1]).abs().max() < 1e-5
+
+
+def test_a_batch_of_items_shares_nothing():
+    batch = build_batch([BatchItem([1], 4, [[3, 5]], True)] * 2, 4, "cpu")
+    assert batch.groups[0].decode_runs == ()

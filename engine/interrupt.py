@@ -8,16 +8,22 @@ from collections.abc import Callable
 from types import FrameType, TracebackType
 
 
+def do_nothing() -> None:
+    pass
+
+
 class DeferredInterrupt:
     """While entered, the first SIGINT only sets `requested`; a second one raises KeyboardInterrupt as usual.
 
-    `pass_on` is called for each of the two. Does nothing outside the main thread, where signals do not arrive, or where
-    SIGINT has a handler of somebody else.
+    Who shares the work with others sets what is called for each of the two, and what the first one says comes to its
+    end. Does nothing outside the main thread, where signals do not arrive, or where SIGINT has a handler of somebody
+    else.
     """
 
-    def __init__(self, pass_on: Callable[[], None] = lambda: None) -> None:
+    def __init__(self) -> None:
         self.requested = False
-        self._pass_on = pass_on
+        self.pass_on: Callable[[], None] = do_nothing
+        self.stops_after = "this step"
         self._is_installed = False
 
     def __enter__(self) -> DeferredInterrupt:
@@ -36,8 +42,8 @@ class DeferredInterrupt:
             signal.signal(signal.SIGINT, signal.default_int_handler)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        self._pass_on()
+        self.pass_on()
         if self.requested:
             raise KeyboardInterrupt
         self.requested = True
-        print("stopping after this step; Ctrl-C again drops what ran", file=sys.stderr)
+        print(f"stopping after {self.stops_after}; Ctrl-C again drops what ran", file=sys.stderr)

@@ -10,34 +10,43 @@ from core.errors import InputError
 from core.interfaces import PolicyEnv
 from core.routing import RoutingPolicy
 from core.scheduler import Scheduler
+from engine.interrupt import DeferredInterrupt
 from kvtwin.experiment import Experiment
 from kvtwin.foreseeing import is_clairvoyant
 from kvtwin.placement import Placement, looks_at_replicas, placement_of, why_together
-from kvtwin.processes import in_processes, num_usable_cores
+from kvtwin.processes import Finished, JobProcesses, num_cores
 from kvtwin.progress import Progress, Silent
+from kvtwin.ray_tasks import RayTasks, require_ray
 from kvtwin.replica_records import ReplicaRecords, replica_records
-from kvtwin.watched_cost import Stopped
+from kvtwin.watched_cost import Stopped, WatchedCost
 from sim.beam_model import BeamModel, RandomBeams
 from sim.cost_model import CostModel
 from sim.fleet import run_fleet
 from sim.simulation import run_simulation
 
+RAY = "ray"
 WORTH_PROCESSES = 50_000  # requests: fewer are done before a second process has started
 
 
 @dataclass(frozen=True)
 class Watch:
-    """What looks on while a run goes: makes the cost model that does, shows the progress, knows of Ctrl-C."""
+    """What looks on while a run goes, by way of the cost model: shows the progress, knows of Ctrl-C."""
 
     cost: CostModel
-    wrap: Callable[[CostModel, Callable[[], None]], CostModel]
     progress: Progress
-    is_stopped: Callable[[], bool]
+    interrupt: DeferredInterrupt
+
+    def over(self, run: Callable[[CostModel], object], num_done: Callable[[], int]) -> None:
+        """Ctrl-C ends the run early: what has not run is forgotten."""
+        with suppress(Stopped):
+            run(WatchedCost(self.cost, self.interrupt, lambda: self.progress.show(num_done())))
 
 
 def check_fleet(experiment: Experiment) -> None:
     """Raises InputError for what many replicas cannot do."""
     num_replicas = experiment.fleet.num_replicas
+    if experiment.fleet.executor == RAY:
+        require_ray()
     if num_replicas == 1:
         return
     if is_clairvoyant(experiment.policies.eviction):
@@ -53,7 +62,7 @@ def simulate_alone(experiment: Experiment, watch: Watch) -> list[ReplicaRecords]
     scheduler = experiment.build(experiment.new_log())
     done = scheduler.recorder.requests
     beams = _beams(experiment)
-    _run(lambda cost: run_simulation(experiment.source(), scheduler, cost, beams), watch, lambda: len(done))
+    watch.over(lambda cost: run_simulation(experiment.source(), scheduler, cost, beams), lambda: len(done))
     return [replica_records(scheduler, *kept(experiment))]
 
 
@@ -64,6 +73,8 @@ def simulate_fleet(experiment: Experiment, watch: Watch) -> list[ReplicaRecords]
     if placement is None or reason:
         if fleet.num_shards is not None and fleet.num_shards > 1:
             raise InputError(f"cluster.shards={fleet.num_shards}: {reason}; expected 1 or auto")
+        if fleet.executor == RAY:
+            raise InputError(f"cluster.executor={RAY}: {reason}; expected processes")
         if experiment.scheduler.async_scheduling:
             raise InputError(_no_async(reason))
         return _simulate_together(experiment, watch)
@@ -91,19 +102,11 @@ def _no_async(reason: str) -> str:
 
 
 def _num_shards(experiment: Experiment) -> int:
-    if experiment.fleet.num_shards is not None:
-        return experiment.fleet.num_shards
-    return num_usable_cores() if experiment.trace.num_requests >= WORTH_PROCESSES else 1
-
-
-def _run(
-    run: Callable[[CostModel], object],
-    watch: Watch,
-    num_done: Callable[[], int],
-) -> None:
-    """Ctrl-C ends it early: what has not run is forgotten."""
-    with suppress(Stopped):
-        run(watch.wrap(watch.cost, lambda: watch.progress.show(num_done())))
+    fleet = experiment.fleet
+    if fleet.num_shards is not None:
+        return fleet.num_shards
+    is_worth_it = fleet.executor == RAY or experiment.trace.num_requests >= WORTH_PROCESSES
+    return num_cores() if is_worth_it else 1
 
 
 def _simulate_together(experiment: Experiment, watch: Watch) -> list[ReplicaRecords]:
@@ -115,9 +118,8 @@ def _simulate_together(experiment: Experiment, watch: Watch) -> list[ReplicaReco
         policy: RoutingPolicy = routing(PolicyEnv(now, pool.num_blocks, pool.block_size_tokens, experiment.seed))
         return policy
 
-    _run(
+    watch.over(
         lambda cost: run_fleet(experiment.source(), schedulers, cost, make_policy, _beams(experiment)),
-        watch,
         _NumDone(schedulers),
     )
     return [replica_records(scheduler, *kept(experiment)) for scheduler in schedulers]
@@ -152,9 +154,8 @@ class _OneByOne:
         part, names = self.placement.part(self.experiment, number)
         scheduler = part.build(part.new_log(), number)
         done, before = scheduler.recorder.requests, int((self.placement.replica < number).sum())
-        _run(
+        self.watch.over(
             lambda cost: run_simulation(part.source(names=names), scheduler, cost, _beams(part)),
-            self.watch,
             lambda: before + len(done),
         )
         return replica_records(scheduler, *kept(part))
@@ -165,20 +166,45 @@ def _simulate_in_turn(experiment: Experiment, placement: Placement, watch: Watch
     return [simulate(number) for number in range(placement.num_replicas)]
 
 
+@dataclass(frozen=True)
+class _Aside:
+    """As `_OneByOne`, in a process of its own, where Ctrl-C is handed on to."""
+
+    experiment: Experiment
+    placement: Placement
+    cost: CostModel
+
+    def __call__(self, number: int) -> ReplicaRecords:
+        with DeferredInterrupt() as interrupt:
+            return _OneByOne(self.experiment, self.placement, Watch(self.cost, Silent(), interrupt))(number)
+
+
 def _simulate_in_shards(
     experiment: Experiment, placement: Placement, num_shards: int, watch: Watch
 ) -> list[ReplicaRecords]:
-    """Over processes, which do not look up: Ctrl-C ends the run, and nothing is kept."""
-    unwatched = Watch(watch.cost, _as_it_is, Silent(), watch.is_stopped)
-    records: dict[int, ReplicaRecords] = {}
+    """Over processes, ours or Ray's. After Ctrl-C those that have not begun never do."""
+    records: list[ReplicaRecords] = []
     num_done = 0
-    work = _OneByOne(experiment, placement, unwatched)
-    for number, each in in_processes(work, placement.num_replicas, num_shards, watch.is_stopped):
-        records[number] = each
-        num_done += len(each.requests["request_id"])
-        watch.progress.show(num_done)
-    return [records[number] for number in range(placement.num_replicas)]
+    work, numbers = _Aside(experiment, placement, watch.cost), range(placement.num_replicas)
+    executor = RayTasks if experiment.fleet.executor == RAY else JobProcesses
+    with executor(work, numbers, num_shards, watch.interrupt) as shards:
+        for finished in shards.results(lambda num_ended: None):
+            records.append(_answer(finished))
+            num_done += len(records[-1].requests["request_id"])
+            watch.progress.show(num_done)
+    return records + [_idle(experiment, placement, number) for number in numbers[len(records) :]]
 
 
-def _as_it_is(cost: CostModel, show: Callable[[], None]) -> CostModel:
-    return cost
+def _answer(finished: Finished[ReplicaRecords]) -> ReplicaRecords:
+    """Raises what the replica's run raised, or RuntimeError where its process was killed."""
+    if finished.error is not None:
+        raise finished.error
+    if finished.answer is None:
+        raise RuntimeError(f"the process of replica {finished.number} ended with status {finished.exit_code}: memory?")
+    return finished.answer
+
+
+def _idle(experiment: Experiment, placement: Placement, number: int) -> ReplicaRecords:
+    """Of a replica that never began."""
+    part, _ = placement.part(experiment, number)
+    return replica_records(part.build(part.new_log(), number), *kept(part))

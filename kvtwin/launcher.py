@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -19,13 +18,14 @@ from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, open_dict
 
 from core.errors import InputError
+from engine.interrupt import DeferredInterrupt
 from kvtwin.failures import tell
 from kvtwin.progress import progress_bar
 from kvtwin.sweep import INTERRUPTED, JobOutcome, Jobs, refuse_late_launcher
 from kvtwin.sweep_configs import SweepConfigs
 
 if TYPE_CHECKING:
-    from kvtwin.job_processes import Finished
+    from kvtwin.processes import Finished
 
 Job: TypeAlias = tuple[int, Sequence[str]]  # its number, and the words that make its configuration
 
@@ -127,6 +127,8 @@ class SweepLauncher(Launcher):
                     f"hydra.launcher.processes={given}: jobs that measure times run alone; expected 1 or null"
                 )
             return 1
+        from kvtwin.processes import num_cores  # only a sweep has use for it
+
         return given or num_cores()
 
     def _look_ahead(self, jobs: Sequence[Job]) -> None:
@@ -138,28 +140,28 @@ class SweepLauncher(Launcher):
                 self._runner.jobs.traces.announce(config)
 
     def _side_by_side(self, jobs: Sequence[Job], num_processes: int) -> Iterator[JobOutcome]:
-        from kvtwin.job_processes import JobProcesses  # only a sweep has use for it
+        from kvtwin.processes import JobProcesses
 
         assert self._runner.jobs.traces is not None
         self._runner.jobs.traces.fill()
         with (
-            JobProcesses(self._runner.run_alone, jobs, num_processes) as processes,
+            DeferredInterrupt() as interrupt,
+            JobProcesses(self._runner.run_alone, jobs, num_processes, interrupt) as processes,
             progress_bar("jobs", len(jobs)) as progress,
         ):
             for finished in processes.results(progress.show):
-                sys.stdout.write(finished.out)
-                sys.stderr.write(finished.err)
+                if finished.error is None:  # else Hydra has printed how to learn more, which is not ours to say
+                    sys.stdout.write(finished.out)
+                    sys.stderr.write(finished.err)
                 yield finished.answer or _without_answer(finished, jobs)
 
 
 def _without_answer(finished: Finished[JobOutcome], jobs: Sequence[Job]) -> JobOutcome:
-    if finished.exit_code is None:
+    if finished.exit_code is None and finished.error is None:
         return JobOutcome(None, INTERRUPTED)
     number, words = jobs[finished.number]
-    tell(f"job {number} ({' '.join(words)}): its process ended with exit code {finished.exit_code}")
+    reason = f"its process ended with exit code {finished.exit_code}"
+    if finished.error is not None:
+        reason = str(finished.error).partition("\n")[0]
+    tell(f"job {number} ({' '.join(words)}): {reason}")
     return JobOutcome(None, 1)
-
-
-def num_cores() -> int:
-    """How many cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

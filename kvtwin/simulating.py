@@ -19,7 +19,6 @@ from kvtwin.memory_plan import SizingOptions, group_block_bytes, pool_bytes
 from kvtwin.progress import progress_bar
 from kvtwin.replica_records import ReplicaRecords
 from kvtwin.summary import Cost, RunRecords, collect_records, cpu_time_s
-from kvtwin.watched_cost import WatchedCost
 from sim.cost_model import CostModel
 from sim.linear_cost import LinearCost
 from traces.schema import Trace
@@ -91,13 +90,7 @@ def simulate_records(experiment: Experiment, cost: CostModel) -> RunRecords:
     wall_s, cpu_s = time.perf_counter(), cpu_time_s()
     simulate = simulate_fleet if experiment.fleet.num_replicas > 1 else simulate_alone
     with progress_bar("sim", experiment.trace.num_requests) as progress, DeferredInterrupt() as interrupt:
-        watch = Watch(
-            cost,
-            lambda cost, show: WatchedCost(cost, interrupt, show),
-            progress,
-            lambda: interrupt.requested,
-        )
-        replicas = simulate(experiment, watch)
+        replicas = simulate(experiment, Watch(cost, progress, interrupt))
     spent = Cost(time.perf_counter() - wall_s, cpu_time_s() - cpu_s)
     check_any_ran(experiment, replicas)
     return collect_records(experiment, replicas, "sim", spent, interrupted=interrupt.requested)

@@ -131,11 +131,12 @@ def _files(replicas: Sequence[ReplicaRecords]) -> dict[str, bytes]:
 def _labels(experiment: Experiment) -> dict[str, Any]:
     """Short names of what was chosen, from the resolved values: an override of `_target_` shows here too."""
     config = experiment.config
-    labels = {"trace": experiment.trace.name}
+    labels: dict[str, Any] = {"trace": experiment.trace.name}
     labels |= {group: _class_name(config[group]) for group in ("eviction", "admission", "queue")}
     labels["preemption"] = str(config["preemption"].get("mode", _class_name(config["preemption"])))
     if experiment.fleet.num_replicas > 1:
-        labels |= {"routing": _class_name(config["routing"]), "replicas": str(experiment.fleet.num_replicas)}
+        labels["routing"] = _class_name(config["routing"])
+        labels["num_replicas"] = experiment.fleet.num_replicas
     return labels | {"model": experiment.model.name, "hardware": experiment.hardware.name}
 
 

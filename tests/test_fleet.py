@@ -154,7 +154,8 @@ def test_the_command_tells_how_the_work_was_spread(command):
         "replica-1.decisions.jsonl.gz",
     ]
     labels = json.loads(Path("run/summary.json").read_text())["labels"]
-    assert (labels["routing"], labels["replicas"]) == ("hash", "2")
+    assert (labels["routing"], labels["num_replicas"]) == ("hash", 2)
+    assert "replicas" not in labels
 
 
 def test_the_engine_is_one_replica(command):

@@ -126,7 +126,7 @@ def test_a_process_that_dies_takes_only_its_job_with_it(kvtwin, tmp_path, own):
 
 def test_processes_started_afresh_find_the_same(kvtwin, own, monkeypatch):
     """As where forking is not safe."""
-    monkeypatch.setattr("kvtwin.job_processes.START_METHOD", "spawn")
+    monkeypatch.setattr("kvtwin.processes.START_METHOD", "spawn")
     finished = kvtwin("sim", TWO, "-m", *own, "out=mine/${hydra:job.num}", "eviction=random", "seed=4,5")
     assert (finished.status, finished.errors) == (0, [])
     assert [summary_of(Path("mine", number))["seed"] for number in ("0", "1")] == [4, 5]

@@ -6,6 +6,7 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
+from core.errors import InputError
 from core.interfaces import Policy
 
 if TYPE_CHECKING:
@@ -60,7 +61,13 @@ class RoutingPolicy(Policy):
 
 
 class StaticRouting(RoutingPolicy):
-    """Goes by the request alone. Its replicas have nothing to do with one another, and may be simulated apart."""
+    """Goes by the request alone. Its replicas have nothing to do with one another, and may be simulated apart.
+
+    `placed_by` is the name of the one attribute of a request that `place` looks at, `request_id`, `session_id` or
+    `tenant`, where it is one of these alone: then it is asked once for each value, with a request that has no more.
+    """
+
+    placed_by: str | None = None
 
     @abstractmethod
     def place(self, request: Request, num_replicas: int) -> int:
@@ -68,3 +75,8 @@ class StaticRouting(RoutingPolicy):
 
     def route(self, request: Request, replicas: Sequence[ReplicaView]) -> int:
         return self.place(request, len(replicas))
+
+
+def no_replica(who: str, answer: object, num_replicas: int) -> InputError:
+    """What to raise for an answer that names none."""
+    return InputError(f"routing: {who} answered {answer!r}; expected a replica, 0 to {num_replicas - 1}")

@@ -37,13 +37,13 @@ _SEEDS_APART = 1_000_003  # between replicas: far from what a user would call tw
 class Fleet:
     """How many replicas there are, who tells which serves a request, and over how many processes (None: decide then).
 
-    `executor`: whose processes these are, ours or Ray's. `routing(env)` makes the policy; None where the verb knows no
+    `shards_on`: whose processes these are, ours or Ray's. `routing(env)` makes the policy; None where the verb knows no
     fleets.
     """
 
     num_replicas: int = 1
     num_shards: int | None = None
-    executor: str = "processes"
+    shards_on: str = "processes"
     routing: partial[Any] | None = None
 
 
@@ -185,7 +185,7 @@ def _fleet(config: DictConfig, given: Mapping[str, PolicyFactory]) -> Fleet:
     routing = bind_policy(config.routing, "routing") if chosen is None else checked_policy(chosen, "routing")
     shards = config.cluster.shards
     num_shards = None if shards == "auto" else shards
-    return Fleet(config.cluster.num_replicas, num_shards, config.cluster.executor, routing)
+    return Fleet(config.cluster.num_replicas, num_shards, config.cluster.shards_on, routing)
 
 
 def _limit(value: int | str, default: int | None) -> int | None:

@@ -45,7 +45,7 @@ class Watch:
 def check_fleet(experiment: Experiment) -> None:
     """Raises InputError for what many replicas cannot do."""
     num_replicas = experiment.fleet.num_replicas
-    if experiment.fleet.executor == RAY:
+    if experiment.fleet.shards_on == RAY:
         require_ray()
     if num_replicas == 1:
         return
@@ -73,8 +73,8 @@ def simulate_fleet(experiment: Experiment, watch: Watch) -> list[ReplicaRecords]
     if placement is None or reason:
         if fleet.num_shards is not None and fleet.num_shards > 1:
             raise InputError(f"cluster.shards={fleet.num_shards}: {reason}; expected 1 or auto")
-        if fleet.executor == RAY:
-            raise InputError(f"cluster.executor={RAY}: {reason}; expected processes")
+        if fleet.shards_on == RAY:
+            raise InputError(f"cluster.shards_on={RAY}: {reason}; expected processes")
         if experiment.scheduler.async_scheduling:
             raise InputError(_no_async(reason))
         return _simulate_together(experiment, watch)
@@ -105,7 +105,7 @@ def _num_shards(experiment: Experiment) -> int:
     fleet = experiment.fleet
     if fleet.num_shards is not None:
         return fleet.num_shards
-    is_worth_it = fleet.executor == RAY or experiment.trace.num_requests >= WORTH_PROCESSES
+    is_worth_it = fleet.shards_on == RAY or experiment.trace.num_requests >= WORTH_PROCESSES
     return num_cores() if is_worth_it else 1
 
 
@@ -153,7 +153,7 @@ class _OneByOne:
     def __call__(self, number: int) -> ReplicaRecords:
         part, names = self.placement.part(self.experiment, number)
         scheduler = part.build(part.new_log(), number)
-        done, before = scheduler.recorder.requests, int((self.placement.replica < number).sum())
+        done, before = scheduler.recorder.requests, self.placement.num_before(number)
         self.watch.over(
             lambda cost: run_simulation(part.source(names=names), scheduler, cost, _beams(part)),
             lambda: before + len(done),
@@ -186,8 +186,8 @@ def _simulate_in_shards(
     records: list[ReplicaRecords] = []
     num_done = 0
     work, numbers = _Aside(experiment, placement, watch.cost), range(placement.num_replicas)
-    executor = RayTasks if experiment.fleet.executor == RAY else JobProcesses
-    with executor(work, numbers, num_shards, watch.interrupt) as shards:
+    workers = RayTasks if experiment.fleet.shards_on == RAY else JobProcesses
+    with workers(work, numbers, num_shards, watch.interrupt) as shards:
         for finished in shards.results(lambda num_ended: None):
             records.append(_answer(finished))
             num_done += len(records[-1].requests["request_id"])

@@ -15,12 +15,14 @@ from kvtwin.processes import Finished
 Job = TypeVar("Job")
 Answer = TypeVar("Answer")
 
+_POLL_S = 0.2  # Ctrl-C is not seen while Ray waits
+
 
 def require_ray() -> None:
     """Raises InputError where Ray is not installed."""
     spec = find_spec("ray")
     if spec is None or spec.origin is None:  # a folder of that name in the working folder is no Ray
-        raise InputError("cluster.executor=ray: this needs Ray, pip install ray; expected that, or processes")
+        raise InputError("cluster.shards_on=ray: this needs Ray, pip install ray; expected that, or processes")
 
 
 class RayTasks(Generic[Job, Answer]):
@@ -70,7 +72,7 @@ class RayTasks(Generic[Job, Answer]):
                 running[task.remote(run, following[1])] = following[0]
             if not running:
                 return
-            for done in self._ray.wait(list(running))[0]:
+            for done in self._ray.wait(list(running), timeout=_POLL_S)[0]:
                 number = running.pop(done)
                 finished[number] = self._finished(number, done)
             show(num_yielded + len(finished))

@@ -122,7 +122,7 @@ RULES: Mapping[str, Rule] = {
     "scheduler.async_scheduling": BOOLEAN,
     "cluster.num_replicas": COUNT,
     "cluster.shards": _whole(1, "auto"),
-    "cluster.executor": _one_of("processes", "ray"),
+    "cluster.shards_on": _one_of("processes", "ray"),
     "batching.exempts_alone": BOOLEAN,
     "admission.full_prompt": BOOLEAN,
     "admission.watermark_when_idle": BOOLEAN,

@@ -7,9 +7,8 @@ from functools import partial
 
 import simpy
 
-from core.errors import InputError
 from core.request import Request
-from core.routing import RoutingPolicy
+from core.routing import RoutingPolicy, no_replica
 from core.scheduler import Scheduler
 from core.source import Input, InputKind, RequestSource
 from sim.beam_model import NO_DROPS, BeamModel
@@ -45,8 +44,7 @@ class Router:
         if given.kind is InputKind.ARRIVE:
             number = self._policy.route(request, self._views)
             if not isinstance(number, int) or not 0 <= number < len(self._replicas):
-                name, last = type(self._policy).__name__, len(self._replicas) - 1
-                raise InputError(f"routing: {name}.route answered {number!r}; expected a replica, 0 to {last}")
+                raise no_replica(f"{type(self._policy).__name__}.route", number, len(self._replicas))
             self._place[request.request_id] = number
             self._views[number].num_outstanding += 1
         self._is_taking = True

@@ -12,7 +12,7 @@ from command import Kvtwin, in_folder, refusals
 
 import kvtwin
 from core.errors import InputError
-from kvtwin import Request, RoutingPolicy
+from kvtwin import Request, RoutingPolicy, StaticRouting
 from policies.routing.hash import Hash
 
 
@@ -126,8 +126,14 @@ def test_a_policy_that_names_no_replica_is_named():
         def route(self, request: Request, replicas: Any) -> int:
             return len(replicas)
 
+    class StaticallyOff(StaticRouting):
+        def place(self, request: Request, num_replicas: int) -> int:
+            return -1
+
     with pytest.raises(InputError, match=r"routing: Off.route answered 3; expected a replica, 0 to 2"):
         fleet(Off)
+    with pytest.raises(InputError, match=r"routing: StaticallyOff.place answered -1; expected a replica, 0 to 2"):
+        fleet(StaticallyOff)
 
 
 def test_async_replicas_run_each_by_itself():

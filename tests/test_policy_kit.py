@@ -123,6 +123,11 @@ def test_a_wrong_eviction_policy_is_named_with_its_block(policy, rule, what):
             "a static routing answers by the request alone",
             r"request \d goes to replica \d in its turn",
         ),
+        (
+            wrong.LooksAtMore,
+            "a static routing answers by the request alone",
+            r"request \d goes to replica \d in its turn",
+        ),
     ],
 )
 def test_a_wrong_policy_of_any_kind_is_named_with_its_step(policy, rule, what):

@@ -21,6 +21,7 @@ from core.errors import InputError
 from core.interfaces import PolicyEnv
 from core.request import Request
 from core.units import PS_PER_S
+from kvtwin.placement import bare_request
 from policies.routing.cache_aware import CacheAware
 from policies.routing.hash import Hash
 from policies.routing.least_kv_use import LeastKVUse
@@ -104,6 +105,15 @@ def test_what_is_hashed_alike_meets_again(by, alike, other):
     one, two = (policy.place(request, 1 << 20) for request in alike)
     assert one == two
     assert policy.place(other, 1 << 20) != one
+
+
+@pytest.mark.parametrize("policy", [RoundRobin(env()), Random(env()), Hash(env()), Hash(env(), by="tenant")])
+def test_one_attribute_is_all_that_these_look_at(policy):
+    request = asked(7, session=4)
+    request.tenant = 3
+    alone = bare_request(policy.placed_by, getattr(request, policy.placed_by))
+    assert policy.place(request, 1 << 20) == policy.place(alone, 1 << 20)
+    assert Hash(env(), by="prefix").placed_by is None
 
 
 def test_the_shortest_queue_is_joined_and_the_first_of_equals():

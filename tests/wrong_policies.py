@@ -329,3 +329,12 @@ class NotStatic(StaticRouting):
 
     def place(self, request, num_replicas):
         return next(self.turns) % num_replicas
+
+
+class LooksAtMore(StaticRouting):
+    """Says that it goes by the session alone."""
+
+    placed_by = "session_id"
+
+    def place(self, request, num_replicas):
+        return request.num_prompt_tokens % num_replicas

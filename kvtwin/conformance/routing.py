@@ -16,6 +16,7 @@ from kvtwin.conformance.routed_workloads import Routed, run_routed_workload
 from kvtwin.conformance.spans import PROMISES, SPANS, try_workloads
 from kvtwin.conformance.subject import Check, Subject
 from kvtwin.conformance.workloads import ENDS, Workload
+from kvtwin.placement import bare_request
 
 NAMES = "names a replica"
 ONLY_LOOKS = "only looks at the replicas"
@@ -34,7 +35,9 @@ def spans_change_nothing(subject: Subject) -> None:
 
 
 def static_is_static(subject: Subject) -> None:
-    """Raises PolicyFault where another one of the same seed, asked in another order, answers otherwise."""
+    """Raises PolicyFault where another one of the same seed, asked in another order, answers otherwise; or asked with
+    requests that have nothing but what it says it goes by.
+    """
     if not issubclass(subject.policy, StaticRouting):
         raise NotChecked("it looks at the replicas")
     try_workloads(subject, lambda workload: _ask_backwards(subject, workload))
@@ -76,7 +79,8 @@ def _ask_backwards(subject: Subject, workload: Workload) -> None:
     pool = workload.pool
     again = subject.factory(PolicyEnv(lambda: 0, pool.num_blocks, pool.block_size_tokens, workload.seed))
     for number, request in reversed(asked.items()):
-        place = again.place(request, Routed.NUM_REPLICAS)
+        by = again.placed_by
+        place = again.place(bare_request(by, getattr(request, by)) if by else request, Routed.NUM_REPLICAS)
         if place != places[number]:
             told = f"request {number} goes to replica {places[number]} in its turn, to {place} when asked in another"
             raise PolicyFault(STATIC, told, workload.story())

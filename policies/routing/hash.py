@@ -27,6 +27,7 @@ class Hash(StaticRouting):
         if not isinstance(prefix_blocks, int) or prefix_blocks < 1:
             raise InputError(f"routing.prefix_blocks={prefix_blocks}: expected a whole number of at least 1")
         self._key = _KEYS[by]
+        self.placed_by = _PLACED_BY.get(by)
         self._prefix_blocks = prefix_blocks
 
     def place(self, request: Request, num_replicas: int) -> int:
@@ -51,3 +52,4 @@ _KEYS: Mapping[str, Callable[[Hash, Request], Any]] = {
     "tenant": Hash._tenant,
     "prefix": Hash._prefix,
 }
+_PLACED_BY = {"session": "session_id", "tenant": "tenant"}

@@ -49,16 +49,9 @@ def num_misses(policy: Build, size: int) -> int:
     return len(stream) - num_hits(stream, policy, size)
 
 
-@pytest.mark.parametrize("name", EXACT)
-def test_the_whole_trace(name: str) -> None:
-    counts = oracle("mooncake_synthetic_trace_libcachesim.json")["algs"][name]
-    expected = {size: counts[str(size)]["misses"] for size in SIZES}
-    assert {size: num_misses(EXACT[name], size) for size in SIZES} == expected
-
-
 @pytest.mark.parametrize("policy", shipped())
 def test_what_holds_all_content_misses_each_once(policy: Build) -> None:
-    stream = mooncake("synthetic_trace", 500)
+    stream = mooncake("synthetic_trace", 100)
     assert len(stream) - num_hits(stream, policy, len(set(stream))) == len(set(stream))
 
 
@@ -86,11 +79,8 @@ def test_papers_that_libcachesim_parts_from(policy: Build, libcachesim: str, siz
     assert (num_misses(policy, size), counts[str(size)]["misses"]) == (ours, theirs)
 
 
-SLICES = ["conversation_trace[:500]", "conversation_trace[:2000]", "synthetic_trace[:500]", "synthetic_trace[:2000]"]
-
-
 @pytest.mark.parametrize("name", [*EXACT, "S3FIFO_paper_like"])
-@pytest.mark.parametrize("part", SLICES)
+@pytest.mark.parametrize("part", ["conversation_trace[:2000]", "synthetic_trace[:500]"])
 def test_the_beginnings_of_both_traces(name: str, part: str) -> None:
     trace, _, num_requests = part.removesuffix("]").partition("[:")
     stream = mooncake(trace, int(num_requests))
@@ -98,13 +88,6 @@ def test_the_beginnings_of_both_traces(name: str, part: str) -> None:
         key = "plain.S3FIFO_libcachesim" if name == "S3FIFO" else f"plain.{name}"
         if key in hits:
             assert num_hits(stream, EXACT.get(name, S3FIFO), int(size)) == hits[key], size
-
-
-def test_nobody_beats_belady() -> None:
-    stream = mooncake("synthetic_trace", 500)
-    for size in (200, 1_000, 3_000):
-        best = num_hits(stream, Belady, size)
-        assert all(num_hits(stream, policy, size) <= best for policy in EXACT.values())
 
 
 class ExactCounts:

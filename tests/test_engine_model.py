@@ -195,8 +195,8 @@ def smollm2_folder() -> Path:
 
 @pytest.fixture(scope="module")
 def passage(smollm2_folder) -> list[int]:
-    text = CORPUS.read_text(encoding="utf-8")[:8000]
-    return BPECodec.load(smollm2_folder / TOKENIZER_FILE).encode_corpus(text)[:512].tolist()
+    text = CORPUS.read_text(encoding="utf-8")[:4000]
+    return BPECodec.load(smollm2_folder / TOKENIZER_FILE).encode_corpus(text)[:256].tolist()
 
 
 @pytest.fixture(scope="module")
@@ -212,9 +212,9 @@ def expected_logits(stored, passage) -> torch.Tensor:
 
 def logits_everywhere(decoder: Decoder, tokens: list[int]) -> torch.Tensor:
     """Logits at every position, computed in three chunks over a shuffled table."""
-    table = random.Random(0).sample(range(40), 32)
+    table = random.Random(0).sample(range(40), 16)
     kv, chunks = poisoned_kv(decoder.shape, 40, block_size=16), []
-    for start, end in ((0, 200), (200, 201), (201, len(tokens))):
+    for start, end in ((0, 100), (100, 101), (101, len(tokens))):
         batch = build_batch([BatchItem(tokens[start:end], start, [table], True)], 16, "cpu")
         chunks.append(decoder.forward(dataclasses.replace(batch, sample_rows=torch.arange(end - start)), kv))
     return torch.cat(chunks)
@@ -251,7 +251,7 @@ def test_smollm2_with_q_and_k_left_permuted_is_far_worse(smollm2_folder, passage
 @pytest.mark.weights
 def test_smollm2_in_bf16_loses_little(smollm2_folder, passage, expected_logits):
     shape, weights = load_weights(smollm2_folder, torch.bfloat16)
-    kv = allocate_kv(shape, 32, 16, torch.bfloat16, "cpu")
-    batch = build_batch([BatchItem(passage, 0, [range(32)], True)], 16, "cpu")
+    kv = allocate_kv(shape, 16, 16, torch.bfloat16, "cpu")
+    batch = build_batch([BatchItem(passage, 0, [range(16)], True)], 16, "cpu")
     logits = Decoder(shape, weights).forward(dataclasses.replace(batch, sample_rows=torch.arange(len(passage))), kv)
     assert mean_nll(logits, passage) == pytest.approx(mean_nll(expected_logits, passage), abs=0.02)

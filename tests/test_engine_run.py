@@ -291,14 +291,14 @@ def smollm2() -> tuple[Decoder, np.ndarray]:
 
 @pytest.mark.weights
 def test_smollm2_says_the_same_under_pressure():
-    segments = [[(100, 32), (4000 + 300 * row, 8 + 5 * row)] for row in range(4)]
-    trace = trace_of([0] * 4, [40 + 5 * row for row in range(4)], [14] * 4, segments=segments)
+    segments = [[(100, 16), (4000 + 300 * row, 8 + 5 * row)] for row in range(3)]
+    trace = trace_of([0] * 3, [24 + 5 * row for row in range(3)], [5] * 3, segments=segments)
     decoder, corpus_tokens = smollm2()
     tokens: Any = TraceTokens(trace, corpus_tokens, decoder.shape.vocab_size)
     setup = partial(EngineSetup, decoder=lambda: decoder, tokens=tokens)
-    reference = run_trace(trace, setup(replace(ALONE, block_size=16)))
+    reference = run_trace(trace, setup(ALONE))
     for mode in ("recompute", "swap"):
-        settings = Settings(num_blocks=10, block_size=16, mode=mode, host_blocks=20, budget=48, full_prompt=False)
+        settings = Settings(num_blocks=16, block_size=4, mode=mode, host_blocks=20, budget=48, full_prompt=False)
         pressed = run_trace(trace, setup(settings))
         assert pressed.num_of(Event.PREEMPT) > 0
         assert_same_tokens(pressed, reference)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,28 +28,53 @@ def weighted_percentiles(
         raise ValueError("percentiles of an empty multiset are not defined")
     order = np.argsort(values, kind="stable")
     ranked, num_up_to = values[order], np.cumsum(multiplicity[order])
-    num_values = int(num_up_to[-1])
-    position = np.true_divide(np.asarray(percentiles, dtype=np.float64), 100) * (num_values - 1)
-    below = np.floor(position).astype(np.int64)
-    low = ranked[np.searchsorted(num_up_to, below, side="right")]
-    high = ranked[np.searchsorted(num_up_to, np.minimum(below + 1, num_values - 1), side="right")]
-    # numpy interpolates from the nearer neighbour; doing the same keeps the last bit equal.
-    fraction, distance = position - below, high - low
-    return np.asarray(np.where(fraction < 0.5, low + distance * fraction, high - distance * (1 - fraction)))
+    ranks = _Ranks.of(percentiles, int(num_up_to[-1]))
+    low = ranked[np.searchsorted(num_up_to, ranks.below, side="right")]
+    return ranks.between(low, ranked[np.searchsorted(num_up_to, ranks.above, side="right")])
+
+
+@dataclass(frozen=True, slots=True)
+class _Ranks:
+    """Where percentiles lie among so many sorted values: between the neighbours `below` and `above`, from 0 on."""
+
+    below: NDArray[np.int64]
+    above: NDArray[np.int64]
+    fraction: NDArray[np.float64]
+
+    @classmethod
+    def of(cls, percentiles: Sequence[float], num_values: int) -> _Ranks:
+        position = np.true_divide(np.asarray(percentiles, dtype=np.float64), 100) * (num_values - 1)
+        below = np.floor(position).astype(np.int64)
+        return cls(below, np.minimum(below + 1, num_values - 1), position - below)
+
+    def between(self, low: NDArray[np.float64], high: NDArray[np.float64]) -> NDArray[np.float64]:
+        """numpy interpolates from the nearer neighbour; doing the same keeps the last bit equal."""
+        distance = high - low
+        from_below, from_above = low + distance * self.fraction, high - distance * (1 - self.fraction)
+        return np.asarray(np.where(self.fraction < 0.5, from_below, from_above))
 
 
 def summarize_weighted(values: NDArray[np.float64], multiplicity: NDArray[np.int64]) -> Summary:
     """{mean, p50, p90, p95, p99, max, n} of a weighted multiset; every figure but n is None when it is empty."""
     num_values = int(multiplicity.sum())
-    names = [f"p{percentile}" for percentile in PERCENTILES]
     if num_values == 0:
-        return {"mean": None, **dict.fromkeys(names), "max": None, "n": 0}
+        return named_figures(None, [], 0)
     ranked = weighted_percentiles(values, multiplicity, (*PERCENTILES, 100)).tolist()
-    mean = float(np.dot(values, multiplicity) / num_values)
-    return {"mean": mean, **dict(zip([*names, "max"], ranked, strict=True)), "n": num_values}
+    return named_figures(float(np.dot(values, multiplicity) / num_values), ranked, num_values)
 
 
 def summarize(values: NDArray[np.float64]) -> Summary:
     """{mean, p50, p90, p95, p99, max, n} of the values that are defined (not nan)."""
     defined = values[~np.isnan(values)]
-    return summarize_weighted(defined, np.ones(defined.size, dtype=np.int64))
+    if not defined.size:
+        return named_figures(None, [], 0)
+    mean = float(np.dot(defined, np.ones(defined.size)) / defined.size)
+    defined.sort()
+    ranks = _Ranks.of((*PERCENTILES, 100), defined.size)
+    return named_figures(mean, ranks.between(defined[ranks.below], defined[ranks.above]).tolist(), defined.size)
+
+
+def named_figures(mean: float | None, ranked: Sequence[float], num_values: int) -> Summary:
+    """As a summary names them: `ranked` are PERCENTILES and the greatest; nothing where there is no value."""
+    names = [*(f"p{percentile}" for percentile in PERCENTILES), "max"]
+    return {"mean": mean, **dict(zip_longest(names, ranked)), "n": num_values}

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_left
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +16,9 @@ from core.durations import EvenDurations
 from core.plan import StepPlan
 from core.request import Request
 from core.request_log import RequestLog
+
+if TYPE_CHECKING:
+    from core.condenser import Condenser
 
 Ints = NDArray[np.int64]
 
@@ -35,12 +40,12 @@ PLAN = (
 
 
 class Series:
-    """A count along the steps, kept where it changes."""
+    """A count along the steps, kept where it changes. Before it is first noted it is `first`."""
 
-    def __init__(self) -> None:
+    def __init__(self, first: int = 0) -> None:
         self._places = array("q")
         self._values = array("q")
-        self.last = 0
+        self.first = self.last = first
 
     def note(self, place: int, value: int) -> None:
         """From this place on it is `value`."""
@@ -55,19 +60,25 @@ class Series:
         return np.array(self._places, dtype=np.int64)
 
     def at(self, places: Ints) -> Ints:
-        """The count at each of these places; 0 before it was first noted."""
-        if not self._places:
-            return np.zeros(len(places), dtype=np.int64)
-        values = np.concatenate([[0], np.frombuffer(self._values, dtype=np.int64)])
+        """The count at each of these places."""
+        values = np.array([self.first, *self._values], dtype=np.int64)
         return np.asarray(values[np.searchsorted(self.places, places, side="right")])
 
     def expand(self, num_places: int) -> Ints:
-        """The count at each of the first places, [num_places]; 0 before it was first noted."""
-        places, values = np.frombuffer(self._places, dtype=np.int64), np.frombuffer(self._values, dtype=np.int64)
+        """The count at each of the first places, [num_places]."""
+        places = self.places
         num = int(np.searchsorted(places, num_places))
-        ends = np.append(places[1:num], num_places)[:num]
-        num_before = int(places[0]) if num else num_places
-        return np.concatenate([np.zeros(num_before, dtype=np.int64), np.repeat(values[:num], ends - places[:num])])
+        values = np.array([self.first, *self._values[:num]], dtype=np.int64)
+        return np.repeat(values, np.diff(places[:num], prepend=0, append=num_places))
+
+    def cut(self, begin: int, end: int) -> Series:
+        """Takes out what it was from `begin`, before which nothing is left, up to `end`: from place 0 on."""
+        part, num = Series(self.first), bisect_left(self._places, end)
+        for place, value in zip(self._places[:num], self._values[:num], strict=True):
+            part.note(place - begin, value)
+        self.first = part.last
+        del self._places[:num], self._values[:num]
+        return part
 
 
 class Recorder:
@@ -75,10 +86,11 @@ class Recorder:
 
     Appending costs O(1) a plan. A decoding sequence gets a token in every step, so its gaps are the times from one
     step's end to the next: they are not stored again. Only the gaps of sequences that sat out (preempted, passed over)
-    are, in `late_gaps_ps`.
+    are, in `late_gaps_ps`. A `condenser` takes the plans over as they come: then only the newest are here.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, condenser: Condenser | None = None) -> None:
+        self.condenser = condenser
         self.block_size = 1
         self.num_kv_groups = 1
         self.decides_ahead = False  # a further step of a plan is decided when the step before it starts
@@ -86,6 +98,7 @@ class Recorder:
         self.requests = RequestLog()
         self.late_gaps_ps = array("q")
 
+        self.num_plans_taken = self.num_steps_taken = 0  # by the condenser
         self.plans = array("q")  # row after row, of the columns PLAN
         self.plan_decided_ps = array("q")  # kept only where plans are decided ahead
         self.uneven_ps = array("q")
@@ -98,7 +111,7 @@ class Recorder:
         self.orphan_blocks_after = Series()
 
         self.num_steps_begun = 0
-        self.step_referenced_blocks = array("q")
+        self.step_referenced_blocks = array("i")
         self.step_cached_blocks = Series()
         self.step_shared_references = Series()  # to blocks, beyond the first of each
         self.step_orphan_blocks = Series()
@@ -109,10 +122,16 @@ class Recorder:
 
     @property
     def num_plans(self) -> int:
-        return len(self.plans) // len(PLAN)
+        """Of the whole run."""
+        return self.num_plans_taken + len(self.plans) // len(PLAN)
+
+    @property
+    def num_steps(self) -> int:
+        """Of these plans."""
+        return self.num_steps_taken + int(self.plan_column("num_steps").sum())
 
     def plan_column(self, name: str) -> Ints:
-        """One of the columns PLAN, [num_plans]."""
+        """One of the columns PLAN, of the plans that are here, [num_plans - num_plans_taken]."""
         rows = np.frombuffer(self.plans, dtype=np.int64).reshape(-1, len(PLAN))
         return np.array(rows[:, PLAN.index(name)])
 
@@ -200,3 +219,30 @@ class Recorder:
 
     def on_done(self, request: Request) -> None:
         self.requests.add(request)
+        if self.condenser is not None:
+            self.condenser.on_done(self)
+
+    def cut(self) -> Recorder:
+        """Takes out the plans that are here, and their steps, as the record of a run that they are all of.
+
+        Of what is counted by plan or step only that comes along which changes what time means and gaps are.
+        """
+        part, num_steps = Recorder(), int(self.plan_column("num_steps").sum())
+        first_plan, first_step = self.num_plans_taken, self.num_steps_taken
+        end_plan, end_step = self.num_plans, first_step + num_steps
+        part.plans, part.uneven_ps, part.late_gaps_ps = self.plans[:], self.uneven_ps[:], self.late_gaps_ps[:]
+        part.step_referenced_blocks = self.step_referenced_blocks[:num_steps]
+        part.lost_decodes = {place - first_plan: number for place, number in self.lost_decodes.items()}
+        part.cached_blocks_after = self.cached_blocks_after.cut(first_plan, end_plan)
+        part.orphan_blocks_after = self.orphan_blocks_after.cut(first_plan, end_plan)
+        part.step_cached_blocks = self.step_cached_blocks.cut(first_step, end_step)
+        part.step_orphan_blocks = self.step_orphan_blocks.cut(first_step, end_step)
+        part.step_evictions_before_end = self.step_evictions_before_end.cut(first_step, end_step)
+        for series in (self.step_shared_references, self.step_internal_tokens, self.step_external_tokens):
+            series.cut(first_step, end_step)
+        # In place: whoever appends to these holds on to them.
+        del self.plans[:], self.plan_decided_ps[:], self.uneven_ps[:], self.late_gaps_ps[:]
+        del self.step_referenced_blocks[:num_steps]
+        self.lost_decodes.clear()
+        self.num_plans_taken, self.num_steps_taken = end_plan, end_step
+        return part

@@ -8,7 +8,10 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
+from core.packing import narrowed
 from core.request import Outcome, Request
+
+Ints = NDArray[np.int64]
 
 COUNTS = (
     "num_prompt_tokens",
@@ -25,18 +28,21 @@ TIMES = ("arrival_ps", "first_scheduled_ps", "first_token_ps", "finish_ps")
 _NAMES = ("request_id", *TIMES, *COUNTS, "outcome")
 _OUTCOMES = list(Outcome)
 _NUMBER_OF = {outcome: number for number, outcome in enumerate(Outcome)}
+_NUM_PACKED_AT_ONCE = 4096
 
 
 class RequestLog:
-    """A row per request, in the order in which they were done."""
+    """A row per request, in the order in which they were done. Most are packed: some 50 bytes a request."""
 
     def __init__(self) -> None:
-        self._values = array("q")  # row after row
+        self._packed: list[list[Ints]] = []  # the columns of so many at a time, in integers no wider than they need
+        self._num_packed = 0
+        self._values = array("q")  # those since, row after row
         self.num_rejected = 0
         self.first_rejected: tuple[int, str] | None = None  # the least id, and why
 
     def __len__(self) -> int:
-        return len(self._values) // len(_NAMES)
+        return self._num_packed + len(self._values) // len(_NAMES)
 
     def add(self, request: Request) -> None:
         """Notes the request as it is now."""
@@ -66,21 +72,33 @@ class RequestLog:
                 _NUMBER_OF[request.outcome],
             )
         )
+        if len(self._values) >= _NUM_PACKED_AT_ONCE * len(_NAMES):
+            self._pack()
+
+    def _pack(self) -> None:
+        self._packed.append([narrowed(column) for column in self._rows().T])
+        self._num_packed = len(self)
+        del self._values[:]
+
+    def _rows(self) -> Ints:
+        """Those that are not packed, [requests, values]."""
+        return np.array(self._values, dtype=np.int64).reshape(-1, len(_NAMES))
 
     def with_others(self, requests: Iterable[Request]) -> RequestLog:
         """A copy that also has these requests, as they are now."""
         both = RequestLog()
-        both._values = self._values[:]
+        both._packed, both._num_packed, both._values = self._packed[:], self._num_packed, self._values[:]
         for request in requests:
             both.add(request)
         return both
 
-    def column(self, name: str) -> NDArray[np.int64]:
+    def column(self, name: str) -> Ints:
         """One value of every request, [num_requests]: an id, a time (-1: it never came), a count, or an outcome's place
         in `Outcome`.
         """
-        rows = np.frombuffer(self._values, dtype=np.int64).reshape(-1, len(_NAMES))
-        return np.array(rows[:, _NAMES.index(name)])
+        place = _NAMES.index(name)
+        parts = [columns[place] for columns in self._packed]
+        return np.concatenate([*parts, self._rows()[:, place]], dtype=np.int64)
 
     def outcomes(self) -> list[Outcome]:
         """How each request ended, in the order of the rows."""

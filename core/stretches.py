@@ -2,24 +2,46 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, fields
+
 import numpy as np
 from numpy.typing import NDArray
 
-from core.metrics import StepColumns
 from core.recorder import UNEVEN, Recorder, Series
-from core.units import PS_PER_S
 
 Ints = NDArray[np.int64]
 
 
-def stretch_columns(recorder: Recorder) -> StepColumns:
-    """As the columns of all steps, a row a stretch: the same time means, peaks and sums of evictions.
+@dataclass(frozen=True, slots=True)
+class Stretches:
+    """A row a stretch, in order of time, [num_stretches]; `*_after`: until the next one starts."""
+
+    start_ps: Ints
+    end_ps: Ints
+    num_referenced_blocks: Ints
+    num_cached_blocks: Ints
+    num_orphan_blocks: Ints
+    num_referenced_blocks_after: Ints
+    num_cached_blocks_after: Ints
+    num_orphan_blocks_after: Ints
+    num_evictions: Ints
+
+    def __len__(self) -> int:
+        return len(self.start_ps)
+
+    def part(self, rows: slice) -> Stretches:
+        """Only these rows."""
+        return Stretches(*(getattr(self, field.name)[rows] for field in fields(self)))
+
+
+def stretches_of(recorder: Recorder) -> Stretches:
+    """The steps of the plans that the recorder holds.
 
     O(plans + changes of a count); the blocks in use are looked through once, a pass of numpy.
     """
     num_steps = recorder.plan_column("num_steps")
     total, first = int(num_steps.sum()), np.cumsum(num_steps) - num_steps
-    referenced = _ints(recorder.step_referenced_blocks)[:total]
+    referenced = np.array(recorder.step_referenced_blocks)[:total]
     series = (recorder.step_cached_blocks, recorder.step_orphan_blocks, recorder.step_evictions_before_end)
     begins = _begins(first, referenced, series, total)
     cached, orphans, evictions = (each.at(begins) for each in series)
@@ -28,64 +50,22 @@ def stretch_columns(recorder: Recorder) -> StepColumns:
     plan_ends = np.append(plan[1:] != plan[:-1], True) if len(plan) else np.zeros(0, dtype=bool)
     end_ps = np.append(start_ps[1:], 0)[: len(start_ps)]
     end_ps[plan_ends] = recorder.plan_column("start_ps") + _elapsed_ps(recorder, np.arange(len(first)), num_steps)
-    used = referenced[begins]
-    plans = np.arange(recorder.num_plans)
-    return StepColumns(
-        start_s=start_ps / PS_PER_S,
-        duration_s=(end_ps - start_ps) / PS_PER_S,
+    used = referenced[begins].astype(np.int64)
+    plans = np.arange(len(num_steps))
+    return Stretches(
+        start_ps=start_ps,
+        end_ps=end_ps,
         num_referenced_blocks=used,
         num_cached_blocks=cached,
-        num_evictions=np.diff(evictions, prepend=0),
         num_orphan_blocks=orphans,
         num_referenced_blocks_after=_with_ends(used, plan_ends, recorder.plan_column("referenced_blocks_after")),
         num_cached_blocks_after=_with_ends(cached, plan_ends, recorder.cached_blocks_after.at(plans)),
         num_orphan_blocks_after=_with_ends(orphans, plan_ends, recorder.orphan_blocks_after.at(plans)),
+        num_evictions=np.diff(evictions, prepend=recorder.step_evictions_before_end.first),
     )
 
 
-def condensed(steps: StepColumns) -> StepColumns:
-    """At most six rows with the same time means, peaks, and least and mean since the first eviction.
-
-    Before the first eviction, and since: a row with all the time and the means, and two without time for the extremes.
-    """
-    if not steps.start_s.size:
-        return steps
-    late = steps.since_first_eviction()
-    num_early = len(steps.start_s) - len(late.start_s)
-    early = steps.where(np.arange(len(steps.start_s)) < num_early)
-    end_s = float(steps.start_s[-1] + steps.duration_s[-1])
-    middle_s = float(late.start_s[0]) if late.start_s.size else end_s
-    rows = [*_rows(early, middle_s), *_rows(late, end_s)]
-    start_s, duration_s, referenced, cached, orphans, evictions = np.array(rows, dtype=np.float64).T
-    return StepColumns(start_s, duration_s, referenced, cached, evictions, orphans, referenced, cached, orphans)
-
-
-def _rows(steps: StepColumns, end_s: float) -> list[list[float]]:
-    """(start, duration, referenced, cached, orphans, evictions) of the rows that stand for these steps."""
-    if not steps.start_s.size:
-        return []
-    start_s = float(steps.start_s[0])
-    pairs = (
-        (steps.num_referenced_blocks, steps.num_referenced_blocks_after),
-        (steps.num_cached_blocks, steps.num_cached_blocks_after),
-        (steps.num_orphan_blocks, steps.num_orphan_blocks_after),
-    )
-    idle_s = np.append(steps.start_s[1:], end_s) - steps.start_s - steps.duration_s
-    span_s = end_s - start_s
-    means = [float(np.dot(during, steps.duration_s) + np.dot(after, idle_s)) / span_s for during, after in pairs]
-    least = [float(min(during.min(), after.min())) for during, after in pairs]
-    most = [float(max(during.max(), after.max())) for during, after in pairs]
-    # A sum of floats may put the mean of equal counts just outside of them, where it would count as the least.
-    means = [min(max(mean, low), high) for mean, low, high in zip(means, least, most, strict=True)]
-    num_evictions = int(steps.num_evictions.sum())
-    return [
-        [start_s, span_s, *means, num_evictions],
-        [end_s, 0.0, *least, 0],
-        [end_s, 0.0, *most, 0],
-    ]
-
-
-def _begins(first: Ints, referenced: Ints, series: tuple[Series, ...], total: int) -> Ints:
+def _begins(first: Ints, referenced: NDArray[np.int32], series: tuple[Series, ...], total: int) -> Ints:
     """Where stretches begin: with plans, and where a count changes."""
     is_begin = np.append(np.zeros(min(total, 1), dtype=bool), referenced[1:] != referenced[:-1])
     for places in (first, *(each.places for each in series)):
@@ -99,7 +79,7 @@ def _elapsed_ps(recorder: Recorder, plan: Ints, num_steps: Ints) -> Ints:
     listed = growth_ps == UNEVEN
     found = np.where(listed, 0, first_ps * num_steps + growth_ps * (num_steps * (num_steps - 1) // 2))
     if listed.any():
-        so_far = np.concatenate([[0], np.cumsum(_ints(recorder.uneven_ps))])
+        so_far = np.concatenate([[0], np.cumsum(np.array(recorder.uneven_ps))])
         place = first_ps[listed]
         found[listed] = so_far[place + num_steps[listed]] - so_far[place]
     return np.asarray(found, dtype=np.int64)
@@ -109,7 +89,3 @@ def _with_ends(column: Ints, plan_ends: NDArray[np.bool_], plan_column: Ints) ->
     after = column.copy()
     after[plan_ends] = plan_column
     return after
-
-
-def _ints(column: object) -> Ints:
-    return np.array(column, dtype=np.int64)

@@ -11,6 +11,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from core.build import PolicyFactories, PoolConfig, PrefixIndex, build_scheduler
+from core.condenser import Condenser
 from core.decision_log import DecisionLog, NoLog
 from core.digest_log import DigestLog
 from core.errors import InputError
@@ -67,6 +68,11 @@ class Experiment:
     seed: int
     fleet: Fleet = Fleet()
 
+    @property
+    def keeps_steps(self) -> bool:
+        """Whether the run keeps a row a step; the engine's always does."""
+        return bool(self.config.get("steps", True))
+
     def new_log(self) -> DecisionLog:
         return _LOGS[self.config["decisions"]]()
 
@@ -77,7 +83,7 @@ class Experiment:
             self.pool,
             self.policies,
             log,
-            Recorder(),
+            Recorder(None if self.keeps_steps else Condenser()),
             self.prefix_caching,
             self.groups,
             self.seed + replica * _SEEDS_APART,

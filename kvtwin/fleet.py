@@ -63,7 +63,7 @@ def simulate_alone(experiment: Experiment, watch: Watch) -> list[ReplicaRecords]
     done = scheduler.recorder.requests
     beams = _beams(experiment)
     watch.over(lambda cost: run_simulation(experiment.source(), scheduler, cost, beams), lambda: len(done))
-    return [replica_records(scheduler, *kept(experiment))]
+    return [replica_records(scheduler, keeps_decisions(experiment))]
 
 
 def simulate_fleet(experiment: Experiment, watch: Watch) -> list[ReplicaRecords]:
@@ -89,9 +89,8 @@ def _beams(experiment: Experiment) -> BeamModel:
     return RandomBeams(experiment.config["beams"]["drop_ratio"], experiment.seed)
 
 
-def kept(experiment: Experiment) -> tuple[bool, bool]:
-    """Whether the run keeps every decision, and a row a step."""
-    return experiment.config["decisions"] == "full", experiment.config.get("steps", True)
+def keeps_decisions(experiment: Experiment) -> bool:
+    return bool(experiment.config["decisions"] == "full")
 
 
 def _no_async(reason: str) -> str:
@@ -122,7 +121,7 @@ def _simulate_together(experiment: Experiment, watch: Watch) -> list[ReplicaReco
         lambda cost: run_fleet(experiment.source(), schedulers, cost, make_policy, _beams(experiment)),
         _NumDone(schedulers),
     )
-    return [replica_records(scheduler, *kept(experiment)) for scheduler in schedulers]
+    return [replica_records(scheduler, keeps_decisions(experiment)) for scheduler in schedulers]
 
 
 class _NumDone:
@@ -158,7 +157,7 @@ class _OneByOne:
             lambda cost: run_simulation(part.source(names=names), scheduler, cost, _beams(part)),
             lambda: before + len(done),
         )
-        return replica_records(scheduler, *kept(part))
+        return replica_records(scheduler, keeps_decisions(part))
 
 
 def _simulate_in_turn(experiment: Experiment, placement: Placement, watch: Watch) -> list[ReplicaRecords]:

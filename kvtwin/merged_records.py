@@ -32,7 +32,7 @@ class RequestTable:
 
 
 def concatenated(parts: Sequence[Mapping[str, NDArray[Any]]]) -> Arrays:
-    """The columns of all replicas, one replica after another, and `replica`."""
+    """The columns of several replicas, one replica after another, and `replica`."""
     names = list(parts[0])
     columns: Arrays = {name: np.concatenate([part[name] for part in parts]) for name in names}
     lengths = [len(part[names[0]]) for part in parts]

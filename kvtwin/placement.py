@@ -70,7 +70,7 @@ def why_together(experiment: Experiment, placement: Placement | None) -> str:
         return f"under trace.arrivals={arrivals.value} a request at one replica waits for an answer of another"
     if experiment.trace.parent is None:
         return ""
-    awaited = np.array(awaited_rows(experiment.trace, arrivals), dtype=np.int64)
+    awaited = awaited_rows(experiment.trace, arrivals)
     waits = awaited >= 0
     if (placement.replica[waits] != placement.replica[awaited[waits]]).any():
         return "this routing sends turns of one session to several replicas, and each waits for the one before"

@@ -9,11 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from core.columns import charge_arrays, gap_arrays, request_arrays, requests_of, step_arrays
-from core.gap_spans import GapSpans, gap_spans
+from core.gap_spans import GapSpans
 from core.recorder import Recorder
 from core.request_log import RequestLog
 from core.scheduler import Scheduler
-from core.stretches import condensed, stretch_columns
 from kvtwin.decisions_file import decisions_jsonl
 
 Arrays = dict[str, NDArray[Any]]
@@ -32,7 +31,7 @@ class ReplicaRecords:
     requests: Arrays
     steps: Arrays
     gaps: Arrays
-    gap_spans: GapSpans | None
+    gap_spans: tuple[GapSpans, ...] | None
     num_steps: int
     charges: Arrays | None
     num_decisions: int
@@ -50,22 +49,24 @@ class ReplicaRecords:
     turned_away: tuple[int, str] | None
 
 
-def replica_records(scheduler: Scheduler, keeps_decisions: bool, keeps_steps: bool = True) -> ReplicaRecords:
+def replica_records(scheduler: Scheduler, keeps_decisions: bool) -> ReplicaRecords:
     """The records of a scheduler whose run has ended."""
     recorder, log, tables = scheduler.recorder, scheduler.log, scheduler.tables
     taken, policies, attribution = requests_of(scheduler), scheduler.policies, tables.pool.attribution
+    num_steps, num_plans = recorder.num_steps, recorder.num_plans
+    steps, gaps, gap_spans = _steps_and_gaps(recorder, taken, tables.pool.num_blocks)
     request_ids = np.sort(taken.column("request_id"))
     return ReplicaRecords(
         requests=request_arrays(taken, len(taken), request_ids),
-        steps=step_arrays(recorder, taken, tables.pool.num_blocks) if keeps_steps else _few_rows(recorder),
-        gaps=gap_arrays(recorder if keeps_steps else Recorder()),
-        gap_spans=None if keeps_steps else gap_spans(recorder),
-        num_steps=int(recorder.plan_column("num_steps").sum()),
+        steps=steps,
+        gaps=gaps,
+        gap_spans=gap_spans,
+        num_steps=num_steps,
         charges=charge_arrays(attribution.charges) if attribution is not None and attribution.num_costly else None,
         num_decisions=len(log),
         digest=log.digest() if len(log) else None,
         decisions=decisions_jsonl(log) if keeps_decisions else None,
-        num_plans=recorder.num_plans,
+        num_plans=num_plans,
         num_swapped_blocks=sum(recorder.swapped_blocks.values()),
         num_evictions=tables.pool.num_evictions,
         num_costly_evictions=None if attribution is None else attribution.num_costly,
@@ -84,9 +85,14 @@ def no_steps(pool_num_blocks: int | None) -> Arrays:
     return step_arrays(Recorder(), RequestLog(), pool_num_blocks)
 
 
-def _few_rows(recorder: Recorder) -> Arrays:
-    steps = condensed(stretch_columns(recorder))
-    return {field.name: getattr(steps, field.name) for field in fields(steps) if field.name != "replica"}
+def _steps_and_gaps(
+    recorder: Recorder, requests: RequestLog, pool_num_blocks: int | None
+) -> tuple[Arrays, Arrays, tuple[GapSpans, ...] | None]:
+    if recorder.condenser is None:
+        return step_arrays(recorder, requests, pool_num_blocks), gap_arrays(recorder), None
+    steps, spans = recorder.condenser.finish(recorder)
+    rows = {field.name: getattr(steps, field.name) for field in fields(steps) if field.name != "replica"}
+    return rows, gap_arrays(Recorder()), spans
 
 
 def _turned_away(requests: RequestLog) -> tuple[int, str] | None:

@@ -15,7 +15,7 @@ import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -85,25 +85,22 @@ def write_run(
     gaps: Arrays,
     files: Mapping[str, bytes] | None = None,
 ) -> Run:
-    """Write a run folder and return it as read_run would.
+    """Write a run folder and return what read_run would, with the very arrays that were given: they may be large.
 
     `files` are further members by name (`decisions.jsonl.gz`, …). A summary that an earlier run left in the folder
     goes first, so that a write cut short never looks complete. A run stopped by the user has "interrupted": true in
     its summary.
     """
-    members = {
-        "requests.npz": npz_bytes(requests),
-        "steps.npz": npz_bytes(steps),
-        "gaps.npz": npz_bytes(gaps),
-        **(files or {}),
-        "summary.json": json_bytes({"schema": SCHEMA, **summary}),  # last: its presence says the folder is whole
-    }
+    document = json_bytes({"schema": SCHEMA, **summary})
+    arrays = {"requests.npz": requests, "steps.npz": steps, "gaps.npz": gaps}
     try:
         path.mkdir(parents=True, exist_ok=True)
-        _write_members(path, members)
+        _write_members(path, arrays, {**(files or {}), "summary.json": document})
     except OSError as error:
         raise InputError(f"cannot write run folder {path}: {error.strerror or error}") from error
-    return read_run(path)
+    run = Run(path, json.loads(document), dict(requests), dict(steps), dict(gaps))
+    _check_columns(run)
+    return run
 
 
 def write_atomically(path: Path, content: bytes) -> None:
@@ -144,9 +141,13 @@ def read_summary(path: Path) -> dict[str, Any]:
 def npz_bytes(arrays: Arrays) -> bytes:
     """The arrays as a compressed npz whose bytes depend on nothing but names and values."""
     buffer = io.BytesIO()
-    # numpy dates every zip member 1980-01-01, so equal arrays give equal bytes; test_store holds it to that.
-    np.savez_compressed(buffer, allow_pickle=False, **arrays)
+    _write_npz(buffer, arrays)
     return buffer.getvalue()
+
+
+def _write_npz(file: IO[bytes], arrays: Arrays) -> None:
+    # numpy dates every zip member 1980-01-01, so equal arrays give equal bytes; test_store holds it to that.
+    np.savez_compressed(file, allow_pickle=False, **arrays)
 
 
 def json_bytes(value: Mapping[str, Any]) -> bytes:
@@ -154,14 +155,18 @@ def json_bytes(value: Mapping[str, Any]) -> bytes:
     return (json.dumps(value, indent=1, allow_nan=False) + "\n").encode()
 
 
-def _write_members(path: Path, members: Mapping[str, bytes]) -> None:
-    temporaries = {name: path / f".{name}.{os.getpid()}.tmp" for name in members}
+def _write_members(path: Path, arrays: Mapping[str, Arrays], files: Mapping[str, bytes]) -> None:
+    """All under temporary names, then renamed in this order: the last one's presence says that the folder is whole."""
+    temporaries = {name: path / f".{name}.{os.getpid()}.tmp" for name in (*arrays, *files)}
     try:
-        for name, content in members.items():
+        for name, columns in arrays.items():
+            with temporaries[name].open("wb") as file:
+                _write_npz(file, columns)
+        for name, content in files.items():
             temporaries[name].write_bytes(content)
         (path / "summary.json").unlink(missing_ok=True)
-        for name in members:
-            os.replace(temporaries[name], path / name)
+        for name, temporary in temporaries.items():
+            os.replace(temporary, path / name)
     finally:
         for temporary in temporaries.values():
             temporary.unlink(missing_ok=True)

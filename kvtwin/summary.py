@@ -104,16 +104,16 @@ def _has_all_steps(replicas: Sequence[ReplicaRecords]) -> bool:
 
 
 def _merged(experiment: Experiment, replicas: Sequence[ReplicaRecords]) -> tuple[Arrays, Arrays, Arrays]:
-    """Requests, steps and gaps of all replicas."""
+    """Requests, steps and gaps of all replicas. Those of one are not copied, if all of its requests arrived."""
+    if len(replicas) == 1 and len(replicas[0].requests["request_id"]) == experiment.trace.num_requests:
+        return replicas[0].requests, replicas[0].steps, replicas[0].gaps
     table = RequestTable(experiment.trace.num_requests)
     for number, each in enumerate(replicas):
         table.add(number, each.requests)
-    steps, gaps = concatenated([each.steps for each in replicas]), concatenated([each.gaps for each in replicas])
-    merged = table.arrays, steps, gaps
     if len(replicas) == 1:
-        for arrays in merged:
-            del arrays["replica"]
-    return merged
+        del table.arrays["replica"]
+        return table.arrays, replicas[0].steps, replicas[0].gaps
+    return table.arrays, concatenated([each.steps for each in replicas]), concatenated([each.gaps for each in replicas])
 
 
 def _files(replicas: Sequence[ReplicaRecords]) -> dict[str, bytes]:
@@ -232,7 +232,7 @@ def _metrics(
         )
     )
     if not has_all_steps:
-        metrics["itl_s"] = summarize_spans([each.gap_spans for each in replicas if each.gap_spans is not None])
+        metrics["itl_s"] = summarize_spans([spans for each in replicas for spans in each.gap_spans or ()])
     metrics["num_swap_fallbacks"] = sum(each.num_swap_fallbacks for each in replicas)
     metrics["num_moved_blocks"] = total(each.num_moved_blocks for each in replicas)
     return metrics

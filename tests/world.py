@@ -12,6 +12,7 @@ import numpy as np
 
 from core.build import PolicyFactories, PoolConfig, build_scheduler
 from core.columns import Arrays, durations_ps, gap_arrays, request_arrays, requests_of, step_arrays
+from core.condenser import Condenser
 from core.content import BlockKeys, PrivateKeys
 from core.decision_log import DecisionLog, Event
 from core.interfaces import EvictionPolicy, LeafRanking, PolicyEnv
@@ -79,8 +80,8 @@ class Settings:
 class KeepingRecorder(Recorder):
     """Also keeps the requests themselves, and lists what it counts."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, condenser: Condenser | None = None) -> None:
+        super().__init__(condenser)
         self.done: list[Request] = []
 
     def on_done(self, request: Request) -> None:
@@ -102,7 +103,7 @@ def recorder_of(scheduler: Scheduler) -> KeepingRecorder:
     return recorder
 
 
-def scheduler_of(settings: Settings) -> Scheduler:
+def scheduler_of(settings: Settings, condenser: Condenser | None = None) -> Scheduler:
     """A fresh control plane."""
     victim = settings.preemption or partial(LowestPriority if settings.priority else LastArrived, mode=settings.mode)
     reservation = partial(Reservation, full_prompt=settings.full_prompt, watermark=settings.watermark)
@@ -140,7 +141,7 @@ def scheduler_of(settings: Settings) -> Scheduler:
         pool,
         factories,
         DecisionLog(),
-        KeepingRecorder(),
+        KeepingRecorder(condenser),
         settings.caching,
         settings.groups,
         settings.seed,
@@ -233,9 +234,10 @@ def simulate(
     cost: CostModel = UNIT_STEPS,
     arrivals: Arrivals = Arrivals.RECORDED,
     concurrency: int = 1,
+    condenser: Condenser | None = None,
 ) -> Run:
     """Replays the trace to its end in the simulator."""
-    scheduler = scheduler_of(settings)
+    scheduler = scheduler_of(settings, condenser)
     source = TraceSource(trace, ReplayConfig(settings.block_size, arrivals, concurrency))
     run_simulation(source, scheduler, cost)
     return Run(scheduler, trace.num_requests)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import heapq
 from bisect import bisect_left
-from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -16,8 +15,10 @@ from core.content import BlockKeys, HashKeys, PrivateKeys, TokenKeys
 from core.errors import InputError
 from core.request import Request
 from core.source import Input, InputKind, RequestSource
-from traces.schema import Trace
+from traces.schema import IntArray, Trace
 from traces.statistics import conversations
+
+NO_ROW = -1
 
 
 class Arrivals(Enum):
@@ -73,11 +74,13 @@ class TraceSource(RequestSource):
         self._due: list[tuple[int, int, int]] = []  # (time, 0 for arrivals and 1 for cancellations, row)
         self._alive: dict[int, Request] = {}
         self._children: dict[int, list[int]] = {}
-        self._backlog: deque[int] = deque()  # rows that wait for a client of a closed loop
-        self._recorded: deque[int] = deque()  # rows that arrive when the trace says, in order
-        self._arrival_ps: list[int] = trace.arrival_ps.tolist()
-        self._num_prompt_tokens: list[int] = trace.num_prompt_tokens.tolist()
-        self._trace_output_tokens: list[int] = trace.num_output_tokens.tolist()
+        self._backlog: Iterator[int] = iter(())  # rows that wait for a client of a closed loop
+        self._recorded: Iterator[int] = iter(())  # rows that arrive when the trace says, in order,
+        self._next_recorded = NO_ROW  # after this one
+        # Views, not lists: a list of whole numbers takes 36 bytes each.
+        self._arrival_ps = trace.arrival_ps.data
+        self._num_prompt_tokens = trace.num_prompt_tokens.data
+        self._trace_output_tokens = trace.num_output_tokens.data
         self._request_ids: Sequence[int] = names.request_ids if names else range(trace.num_requests)
         self._session_ids: Sequence[int] = names.session_ids if names else session_ids(trace)
         self._has_cancellations = trace.cancel_after_ps is not None
@@ -95,17 +98,15 @@ class TraceSource(RequestSource):
         self._hears_of_ends = self._has_cancellations or follows_ends or bool(self._children)
 
     def _start(self) -> None:
-        rows: deque[int] = deque()
-        for row, parent in enumerate(awaited_rows(self._trace, self._config.arrivals)):
-            if parent < 0:
-                rows.append(row)
-            else:
-                self._children.setdefault(parent, []).append(row)
+        awaited = awaited_rows(self._trace, self._config.arrivals)
+        children = np.flatnonzero(awaited >= 0)
+        for row, parent in zip(children.tolist(), awaited[children].tolist(), strict=True):
+            self._children.setdefault(parent, []).append(row)
+        rows = iter(np.flatnonzero(awaited < 0).data)
         if self._config.arrivals is Arrivals.RECORDED:
-            self._recorded = rows
+            self._recorded, self._next_recorded = rows, next(rows, NO_ROW)
         elif self._config.arrivals is Arrivals.ALL_AT_ONCE:
-            for row in rows:
-                heapq.heappush(self._due, (0, 0, row))
+            self._due = [(0, 0, row) for row in rows]  # sorted: a heap
         else:
             self._backlog = rows
             for _ in range(self._num_clients):
@@ -120,18 +121,19 @@ class TraceSource(RequestSource):
         return self._config.concurrency
 
     def _release_backlog(self, now_ps: int) -> None:
-        if self._backlog:
-            heapq.heappush(self._due, (now_ps, 0, self._backlog.popleft()))
+        row = next(self._backlog, NO_ROW)
+        if row != NO_ROW:
+            heapq.heappush(self._due, (now_ps, 0, row))
 
     def next_ps(self) -> int | None:
-        if not self._recorded:
+        if self._next_recorded == NO_ROW:
             return self._due[0][0] if self._due else None
-        arrival_ps = self._arrival_ps[self._recorded[0]]
+        arrival_ps = self._arrival_ps[self._next_recorded]
         return min(arrival_ps, self._due[0][0]) if self._due else arrival_ps
 
     def pop_due(self, now_ps: int) -> Iterator[Input]:
-        while self._recorded and self._arrival_ps[self._recorded[0]] <= now_ps:
-            row = self._recorded.popleft()
+        while (row := self._next_recorded) != NO_ROW and self._arrival_ps[row] <= now_ps:
+            self._next_recorded = next(self._recorded, NO_ROW)
             if self._due:
                 heapq.heappush(self._due, (self._arrival_ps[row], 0, row))
             else:
@@ -231,17 +233,17 @@ class TraceSource(RequestSource):
         return 0 if think_time_ps is None else max(0, int(think_time_ps[row]))
 
 
-def awaited_rows(trace: Trace, arrivals: Arrivals) -> list[int]:
-    """The parent whose end each row waits for; -1: it waits for none.
+def awaited_rows(trace: Trace, arrivals: Arrivals) -> IntArray:
+    """The parent whose end each row waits for, [num_requests]; NO_ROW: it waits for none.
 
     A sequential replay keeps the trace's order, in which a parent precedes its turns anyway. A recorded one keeps the
     time of a turn whose think time is not known.
     """
     if trace.parent is None or arrivals is Arrivals.SEQUENTIAL:
-        return [-1] * trace.num_requests
+        return np.full(trace.num_requests, NO_ROW)
     if arrivals is Arrivals.RECORDED and trace.think_time_ps is not None:
-        return [int(row) for row in np.where(trace.think_time_ps < 0, -1, trace.parent)]
-    return [int(row) for row in trace.parent]
+        return np.where(trace.think_time_ps < 0, NO_ROW, trace.parent)
+    return trace.parent
 
 
 def session_ids(trace: Trace) -> Sequence[int]:

@@ -1,0 +1,52 @@
+"""What the figures of a run need of its plans, taken while it runs: a run without a row a step keeps no plan."""
+
+from __future__ import annotations
+
+from core.few_steps import FewSteps
+from core.gap_spans import GapSpans, gap_spans, joined
+from core.metrics import StepColumns
+from core.recorder import PLAN, Recorder
+from core.stretches import stretches_of
+
+_NUM_PLANS_AT_ONCE = 1 << 14
+_NUM_STEPS_AT_ONCE = 1 << 17
+_NUM_JOINED = 16
+
+
+class Condenser:
+    """Takes plans out of a recorder whenever so many are there, or so many steps. Memory: of the plans taken only
+    spans of equal gaps, about 15 bytes each.
+    """
+
+    def __init__(self, num_plans_at_once: int = _NUM_PLANS_AT_ONCE) -> None:
+        self._num_values_at_once = num_plans_at_once * len(PLAN)
+        self._steps = FewSteps()
+        self._end_ps = 0  # of the newest plan
+        self._gaps: list[GapSpans] = []  # few and large, lest a search through them be long
+        self._newest_gaps: list[GapSpans] = []
+
+    def on_done(self, recorder: Recorder) -> None:
+        """A request of the run is done: a time at which all that was recorded is whole."""
+        is_full = len(recorder.plans) >= self._num_values_at_once
+        if is_full or len(recorder.step_referenced_blocks) >= _NUM_STEPS_AT_ONCE:
+            self._take(recorder)
+
+    def finish(self, recorder: Recorder) -> tuple[StepColumns, tuple[GapSpans, ...]]:
+        """The few rows that stand for all steps, and the gaps, when the run has ended."""
+        self._take(recorder)
+        self._join()
+        return self._steps.columns(), tuple(self._gaps)
+
+    def _take(self, recorder: Recorder) -> None:
+        part = recorder.cut()
+        stretches = stretches_of(part)
+        self._steps.add(stretches)
+        self._newest_gaps.append(gap_spans(part, self._end_ps).narrowed())
+        if len(stretches):
+            self._end_ps = int(stretches.end_ps[-1])
+        if len(self._newest_gaps) == _NUM_JOINED:
+            self._join()
+
+    def _join(self) -> None:
+        self._gaps.append(joined(self._newest_gaps).narrowed())
+        self._newest_gaps.clear()

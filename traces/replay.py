@@ -147,14 +147,13 @@ class TraceSource(RequestSource):
                 yield Input(time_ps, InputKind.ARRIVE, self._arrive(row, time_ps))
 
     def pop_arrival(self, until_ps: int) -> Request | None:
-        recorded, due = self._recorded, self._due
-        if recorded:
-            row = recorded[0]
+        row, due = self._next_recorded, self._due
+        if row != NO_ROW:
             arrival_ps = self._arrival_ps[row]
             if not due or (arrival_ps, 0, row) < due[0]:
                 if arrival_ps > until_ps:
                     return None
-                recorded.popleft()
+                self._next_recorded = next(self._recorded, NO_ROW)
                 return self._arrive(row, arrival_ps)
         if not due or due[0][0] > until_ps or due[0][1]:
             return None

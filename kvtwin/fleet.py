@@ -206,4 +206,4 @@ def _answer(finished: Finished[ReplicaRecords]) -> ReplicaRecords:
 def _idle(experiment: Experiment, placement: Placement, number: int) -> ReplicaRecords:
     """Of a replica that never began."""
     part, _ = placement.part(experiment, number)
-    return replica_records(part.build(part.new_log(), number), *kept(part))
+    return replica_records(part.build(part.new_log(), number), keeps_decisions(part))

@@ -2,39 +2,71 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from importlib.util import find_spec
 
 import torch
 
 from core.errors import InputError
 from engine.attention import DecoderKernels
+from engine.cache_dir import default_cache_dir
 from engine.decoder_shape import DecoderShape
 from kernels import reference
 from kernels.cpu_attention import CpuAttention
+from kernels.cpu_native import NativeKernels
+from kernels.native_build import NativeUnavailableError, native_library
 
-KERNEL_SETS = ("auto", "reference", "triton")
+KERNEL_SETS = ("auto", "reference", "cpu", "native", "triton")
 
 
-def kernels_for(name: str, shape: DecoderShape, device: torch.device) -> DecoderKernels:
-    """The set by its name. auto: those for the CPU there; on a GPU Triton's where they can serve, else the reference.
+def kernels_for(name: str, shape: DecoderShape, device: torch.device, dtype: torch.dtype) -> DecoderKernels:
+    """The set by its name. auto: on a GPU Triton's where they can serve, else the reference; on a CPU the native ones
+    where they serve the dtype of the weights and can be compiled, else those of torch for a CPU.
 
-    Raises InputError where Triton's are asked for and cannot serve.
+    Raises InputError where a set is asked for that cannot serve.
     """
     if name == "reference":
         return reference
+    if name in ("cpu", "native") and device.type != "cpu":
+        raise InputError(f"engine.kernels={name}: the model runs on {device.type}; expected reference, triton or auto")
+    if name == "native":
+        return _native_kernels()
     if name == "triton":
         obstacle = _obstacle_to_triton(shape, device)
         if obstacle is not None:
             raise InputError(f"engine.kernels=triton: {obstacle}; expected reference or auto")
         return _triton_kernels()
     if device.type == "cpu":
-        return CpuAttention()
+        return _cpu_kernels(dtype) if name == "auto" else CpuAttention()
     return reference if _obstacle_to_triton(shape, device) else _triton_kernels()
 
 
 def knows_padding(kernels: DecoderKernels) -> bool:
     """Whether the set caches nothing for a row whose slot is -1, and attends to nothing where there are no tokens."""
     return find_spec("triton") is not None and kernels is _triton_kernels()
+
+
+def name_of(kernels: DecoderKernels) -> str:
+    """One of KERNEL_SETS."""
+    if kernels is reference:
+        return "reference"
+    if isinstance(kernels, CpuAttention):
+        return "native" if isinstance(kernels, NativeKernels) else "cpu"
+    return "triton"
+
+
+def _cpu_kernels(dtype: torch.dtype) -> DecoderKernels:
+    if dtype is torch.bfloat16:
+        with suppress(InputError):
+            return _native_kernels()
+    return CpuAttention()
+
+
+def _native_kernels() -> DecoderKernels:
+    try:
+        return NativeKernels(native_library(default_cache_dir()))
+    except NativeUnavailableError as error:
+        raise InputError(f"engine.kernels=native: {error}; expected cpu or auto") from error
 
 
 def _triton_kernels() -> DecoderKernels:

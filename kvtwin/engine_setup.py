@@ -139,7 +139,7 @@ def load_model(config: DictConfig, shape: ModelShape) -> LoadedModel:
 
 
 def _decoder(config: DictConfig, shape: DecoderShape, weights: DecoderWeights) -> Decoder:
-    kernels = kernels_for(config.engine.kernels, shape, weights.embedding.device)
+    kernels = kernels_for(config.engine.kernels, shape, weights.embedding.device, weights.embedding.dtype)
     if config.engine.cached_keys == "unrotated" and shape.latent is not None:
         raise InputError("engine.cached_keys=unrotated: the model caches latents, not keys; expected rotated")
     return Decoder(shape, weights, kernels, HEAD_ATTENTIONS[config.engine.cached_keys])

@@ -146,7 +146,7 @@ RULES: Mapping[str, Rule] = {
     "engine.clock": _one_of("wall", "cpu"),
     "engine.device": Rule(TEXT.allows, "auto, cpu, cuda or cuda:N"),
     "engine.cached_keys": _one_of("rotated", "unrotated"),
-    "engine.kernels": _one_of("auto", "reference", "triton"),
+    "engine.kernels": _one_of("auto", "reference", "cpu", "native", "triton"),
     "engine.cuda_graphs": BOOLEAN,
     "engine.cascade": BOOLEAN,
     "engine.dtype": _one_of("auto", "bfloat16", "float32"),

@@ -19,7 +19,7 @@ from kernels import fast, reference
 from kernels.cpu_attention import CpuAttention
 from kvtwin.settings import RULES
 
-CPU = torch.device("cpu")
+CPU, FP32 = torch.device("cpu"), torch.float32
 
 
 def test_greedy_tokens_are_those_of_the_reference():
@@ -32,7 +32,7 @@ def test_greedy_tokens_are_those_of_the_reference():
             trace,
             EngineSetup(
                 Settings(num_blocks=20, block_size=4, budget=8),
-                decoder=lambda name=name: Decoder(TINY, weights, kernels_for(name, TINY, CPU)),
+                decoder=lambda name=name: Decoder(TINY, weights, kernels_for(name, TINY, CPU, FP32)),
             ),
         ).outputs()
         for name in ("triton", "reference")
@@ -65,14 +65,14 @@ def test_logits_are_those_of_the_reference(name):
 
 def test_the_set_is_chosen_by_name_and_device(monkeypatch):
     assert RULES["engine.kernels"].expected == f"one of {', '.join(KERNEL_SETS)}"
-    assert kernels_for("reference", TINY, CPU) is reference
-    assert isinstance(kernels_for("auto", TINY, CPU), CpuAttention)
-    assert kernels_for("triton", TINY, CPU) is fast
-    assert kernels_for("auto", TINY, torch.device("cuda")) is fast
+    assert kernels_for("reference", TINY, CPU, FP32) is reference
+    assert isinstance(kernels_for("auto", TINY, CPU, FP32), CpuAttention)
+    assert kernels_for("triton", TINY, CPU, FP32) is fast
+    assert kernels_for("auto", TINY, torch.device("cuda"), FP32) is fast
     wide = replace(GQA, head_dim=512)
-    assert kernels_for("auto", wide, torch.device("cuda")) is reference
+    assert kernels_for("auto", wide, torch.device("cuda"), FP32) is reference
     monkeypatch.setattr(kernel_sets, "find_spec", lambda name: None)
-    assert kernels_for("auto", TINY, torch.device("cuda")) is reference
+    assert kernels_for("auto", TINY, torch.device("cuda"), FP32) is reference
 
 
 @pytest.mark.parametrize(
@@ -88,11 +88,11 @@ def test_the_set_is_chosen_by_name_and_device(monkeypatch):
 )
 def test_a_model_that_triton_cannot_serve_is_refused(shape, said):
     with pytest.raises(InputError, match=f"engine.kernels=triton: {said}"):
-        kernels_for("triton", shape, CPU)
+        kernels_for("triton", shape, CPU, FP32)
 
 
 def test_triton_on_a_cpu_is_refused_unless_it_interprets(monkeypatch):
     monkeypatch.setattr("kernels.interpreter.INTERPRETED", False)
 
     with pytest.raises(InputError, match="interprets on a CPU only with TRITON_INTERPRET=1 in the environment"):
-        kernels_for("triton", TINY, CPU)
+        kernels_for("triton", TINY, CPU, FP32)

@@ -7,7 +7,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from engine.shared_prefixes import SharedRun, Sharing, SharingRule, common_blocks, worthwhile_runs
+from engine.packed_rows import PackedRows
+from engine.shared_prefixes import SharedRun
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,82 +90,39 @@ def build_batch(items: Sequence[BatchItem], block_size: int, device: torch.devic
         raise ValueError("a batch needs at least one item")
     num_new = np.array([len(item.token_ids) for item in items], dtype=np.int64)
     packing = np.concatenate([np.flatnonzero(num_new == 1), np.flatnonzero(num_new != 1)])
-    packed = [items[index] for index in packing]
+    items_packed = [items[index] for index in packing]
     place = np.empty_like(packing)
     place[packing] = np.arange(len(items))
-    return pack(
-        num_new[packing],
-        np.array([item.start_position for item in packed], dtype=np.int64),
-        np.concatenate([np.asarray(item.token_ids, dtype=np.int64) for item in packed]),
-        list(zip(*(item.block_tables for item in packed), strict=True)),
-        place[[item.wants_logits for item in items]],
-        block_size,
-        device,
-    )
+    start = np.array([item.start_position for item in items_packed], dtype=np.int64)
+    sampled = place[[item.wants_logits for item in items]]
+    packed = PackedRows.of(num_new[packing], start, sampled, block_size)
+    token_ids = np.concatenate([np.asarray(item.token_ids, dtype=np.int64) for item in items_packed])
+    tables = [_pad_tables(group, packed) for group in zip(*(item.block_tables for item in items_packed), strict=True)]
 
-
-def pack(
-    num_new: np.ndarray,
-    start: np.ndarray,
-    token_ids: np.ndarray,
-    block_tables: Sequence[Sequence[Sequence[int]]],
-    sampled: np.ndarray,
-    block_size: int,
-    device: torch.device | str,
-    sharing: Sharing = (),
-) -> BatchInput:
-    """The tensors of sequences in packed order, those of one token first.
-
-    num_new, start: int64 [num_seqs], new tokens and their first position; token_ids: int64 [num_tokens]
-    block_tables: a table per KV group and sequence, at least as long as its tokens need
-    sampled: int64 [num_sampled], sequences whose last logits are wanted, in the order in which they are
-    sharing: when decodes that share a prefix read it once, of each KV group
-    Raises ValueError when a block table is shorter than its tokens.
-    """
-    num_decodes = int(np.count_nonzero(num_new == 1))
-    num_kv = start + num_new
-    num_blocks = -(-num_kv // block_size)
-    row_start = np.zeros(len(num_new) + 1, dtype=np.int64)
-    np.cumsum(num_new, out=row_start[1:])
-    owner = np.repeat(np.arange(len(num_new)), num_new)
-    positions = np.arange(row_start[-1]) - (row_start[:-1] - start)[owner]
-    column, offset = np.divmod(positions, block_size)
-
-    def to_device(array: np.ndarray) -> Tensor:
+    def tensor(array: np.ndarray) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(array, dtype=np.int64)).to(device)
 
-    decode_num_kv_tokens = to_device(num_kv[:num_decodes])
-
-    def tables_of(group: Sequence[Sequence[int]], rule: SharingRule | None) -> GroupTables:
-        tables = _pad_tables(group, num_blocks)
-        decoding = tables[:num_decodes, : num_blocks[:num_decodes].max(initial=0)]
-        decode_block_tables = to_device(decoding)
-        runs = [] if rule is None else _shared_runs(decoding, num_blocks[:num_decodes] - 1, block_size, rule)
-        return GroupTables(
-            slot_mapping=to_device(tables[owner, column] * block_size + offset),
-            decode_block_tables=decode_block_tables,
-            prefill_block_tables=to_device(tables[num_decodes:]),
-            decode_runs=_decode_runs(runs, decode_block_tables, decode_num_kv_tokens),
+    groups = [
+        GroupTables(
+            tensor(table[packed.owner, packed.column] * block_size + packed.offset),
+            tensor(table[: packed.num_decodes, : packed.num_decode_columns]),
+            tensor(table[packed.num_decodes :, : packed.num_prefill_columns]),
         )
-
+        for table in tables
+    ]
+    num_decodes, num_kv_tokens = packed.num_decodes, packed.num_kv_tokens
     return BatchInput(
-        token_ids=to_device(token_ids),
-        positions=to_device(positions),
-        groups=tuple(map(tables_of, block_tables, sharing or (None,) * len(block_tables))),
-        decode_num_kv_tokens=decode_num_kv_tokens,
-        prefill_query_start=to_device(row_start[num_decodes:] - row_start[num_decodes]),
-        prefill_num_kv_tokens=to_device(num_kv[num_decodes:]),
-        sample_rows=to_device(row_start[1:][sampled] - 1),
+        token_ids=tensor(token_ids),
+        positions=tensor(packed.positions),
+        groups=tuple(groups),
+        decode_num_kv_tokens=tensor(num_kv_tokens[:num_decodes]),
+        prefill_query_start=tensor(packed.query_start),
+        prefill_num_kv_tokens=tensor(num_kv_tokens[num_decodes:]),
+        sample_rows=tensor(packed.sample_rows),
     )
 
 
-def _shared_runs(
-    tables: np.ndarray, num_whole_blocks: np.ndarray, block_size: int, rule: SharingRule
-) -> list[SharedRun]:
-    return worthwhile_runs(common_blocks(tables, num_whole_blocks), block_size, rule)
-
-
-def _decode_runs(shared: Sequence[SharedRun], tables: Tensor, num_kv_tokens: Tensor) -> tuple[DecodeRun, ...]:
+def decode_runs(shared: Sequence[SharedRun], tables: Tensor, num_kv_tokens: Tensor) -> tuple[DecodeRun, ...]:
     """The runs with those between them, which share nothing; none where nobody does."""
     if not shared:
         return ()
@@ -178,12 +136,12 @@ def _decode_runs(shared: Sequence[SharedRun], tables: Tensor, num_kv_tokens: Ten
     return tuple(runs)
 
 
-def _pad_tables(block_tables: Sequence[Sequence[int]], num_blocks: np.ndarray) -> np.ndarray:
+def _pad_tables(block_tables: Sequence[Sequence[int]], packed: PackedRows) -> np.ndarray:
     """[num_items, max_blocks]: the blocks each item uses, padded with its first one."""
-    tables = np.empty((len(block_tables), int(num_blocks.max())), dtype=np.int64)
-    for row, (into, table, used) in enumerate(zip(tables, block_tables, num_blocks.tolist(), strict=True)):
+    tables = np.zeros((len(block_tables), int(packed.num_blocks.max())), dtype=np.int64)
+    for row, (into, table, used) in enumerate(zip(tables, block_tables, packed.num_blocks.tolist(), strict=True)):
         if len(table) < used:
             raise ValueError(f"item {row}: {used} blocks are needed, its table has {len(table)}")
         into[:used] = table[:used]
-    is_used = np.arange(tables.shape[1]) < num_blocks[:, None]
-    return np.where(is_used, tables, tables[:, :1])
+        into[used:] = table[0]
+    return tables

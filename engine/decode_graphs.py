@@ -65,6 +65,10 @@ class GraphedDecoder:
     def device(self) -> torch.device:
         return self._decoder.device
 
+    @property
+    def shape(self) -> DecoderShape:
+        return self._decoder.shape
+
     @torch.inference_mode()
     def forward(self, batch: BatchInput, kv: PagedKV) -> Tensor:
         """As `Decoder.forward`; `kv` must be the memory that was recorded with."""

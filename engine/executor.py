@@ -12,15 +12,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from core.interfaces import Block
 from core.plan import BlockCopy, StepPlan
 from core.request import Request, Sequence
-from engine.batch import BatchInput, pack
+from engine.batch import BatchInput
 from engine.beams import BeamSearches
-from engine.block_ids import BlockIds
+from engine.decoder_shape import DecoderShape
 from engine.kv_cache import PagedKV
+from engine.row_tables import DeviceTables
 from engine.sampling import Sampled, best, sample
 from engine.shadow import Shadow
 from engine.shared_prefixes import Sharing
+from engine.step_inputs import StepInputs, StepPacker
 from engine.step_row import StepRow
 from engine.tokens import SequenceTokens, TokenStore
 
@@ -57,10 +60,13 @@ class StepOutput(NamedTuple):
 
 
 class PreparedStep(NamedTuple):
-    """A plan, and what it says of sequences that the scheduler may change before the step is run."""
+    """A plan, and what it says of sequences that the scheduler may change before the step is run. Without rows, when
+    every running request was preempted, it has no inputs.
+    """
 
     plan: StepPlan
     rows: SequenceOf[StepRow]
+    inputs: StepInputs | None
 
 
 class StepDecoder(Protocol):
@@ -68,6 +74,9 @@ class StepDecoder(Protocol):
 
     @property
     def device(self) -> torch.device: ...
+
+    @property
+    def shape(self) -> DecoderShape: ...
 
     def forward(self, batch: BatchInput, kv: PagedKV) -> Tensor: ...
 
@@ -81,7 +90,8 @@ class BlockMemory(Protocol):
 
 
 class TorchExecutor:
-    """Runs plans of single steps; block ids of the plan, of whatever KV group, index `kv` and `host_kv`.
+    """Runs plans of single steps, all that were prepared, in that order. Block ids of the plan, of whatever KV group,
+    index `kv` and `host_kv`.
 
     `num_sampled` counts the positions at which a token was due; `near_ties` are those whose two best logits lie within
     NEAR_TIE_LOGITS. With a `shadow`, every block operation is repeated on its tags and every read is checked.
@@ -103,11 +113,11 @@ class TorchExecutor:
         self.near_ties: list[NearTie] = []
         self.beams = BeamSearches(tokens)
         self._decoder = decoder
-        self._block_ids = BlockIds()
         self._kv = kv
         self._sampling = sampling
         self._shadow = shadow
-        self._sharing = sharing
+        self._packer = StepPacker(len(decoder.shape.kv_groups()), kv.block_size, sharing)
+        self._tables = DeviceTables(decoder.device)
         self._memories: list[tuple[BlockMemory, BlockMemory | None]] = [(kv, host_kv)]
         if shadow is not None:
             self._memories.append((shadow.device, shadow.host))
@@ -118,15 +128,16 @@ class TorchExecutor:
 
     def prepare(self, plan: StepPlan) -> PreparedStep:
         """To be called when the plan has just been scheduled."""
-        return PreparedStep(plan, self._rows(plan))
+        rows = self._rows(plan)
+        return PreparedStep(plan, rows, self._packer.inputs(rows) if rows else None)
 
     def run(self, step: PreparedStep) -> StepOutput:
         """Computes the step. Raises ShadowError where a sequence would read KV that is not its own."""
-        plan, rows = step
+        plan, rows, inputs = step
         self._move_blocks(plan)
-        if not rows:  # every running request was preempted, and its blocks copied out
+        if inputs is None:
             return StepOutput({}, frozenset(), {})
-        batch = self._pack(rows)
+        batch = self._send(rows, inputs)
         if self._shadow is not None:
             self._shadow.write(rows, batch)
             self._shadow.check(plan, rows, batch)
@@ -174,7 +185,7 @@ class TorchExecutor:
                 start,
                 num_new,
                 start + num_new == sequence.num_known,
-                self._block_tables(sequence),
+                self._packer.tables.place(sequence, self._block_tables(sequence)),
             )
             for sequence, start, num_new in chain(plan.decodes(), plan.chunks)
         ]
@@ -182,21 +193,11 @@ class TorchExecutor:
             rows.sort(key=lambda row: row.num_new > 1)
         return rows
 
-    def _block_tables(self, sequence: Sequence) -> list[np.ndarray]:
-        return self._block_ids.of(sequence)
+    def _block_tables(self, sequence: Sequence) -> SequenceOf[SequenceOf[Block | None]]:
+        return sequence.tables
 
-    def _pack(self, rows: SequenceOf[StepRow]) -> BatchInput:
-        _, _, start, num_new, wants_logits, block_tables = zip(*rows, strict=True)
-        return pack(
-            np.array(num_new, dtype=np.int64),
-            np.array(start, dtype=np.int64),
-            _token_ids(rows),
-            list(zip(*block_tables, strict=True)),
-            np.flatnonzero(wants_logits),
-            self._kv.block_size,
-            self._decoder.device,
-            self._sharing,
-        )
+    def _send(self, rows: SequenceOf[StepRow], inputs: StepInputs) -> BatchInput:
+        return inputs.send(_token_ids(rows), self._tables, self._decoder.device)
 
     # ---- the next tokens ------------------------------------------------------------------------------------------
 

@@ -49,18 +49,70 @@ class SharedRun(NamedTuple):
     num_blocks: int
 
 
-def common_blocks(tables: np.ndarray, num_whole_blocks: np.ndarray) -> np.ndarray:
-    """How many first blocks each decode has in common with the next, int64 [num_decodes - 1].
-
-    tables: [num_decodes, max_blocks]; num_whole_blocks: [num_decodes], blocks that its new token is not in. Rows that
-    differ in their first block, as most do, cost nothing more.
+class SharedPrefixes:
+    """The runs of one KV group from step to step. Tables are compared where company or tables changed, and only there;
+    a step in which neither did costs O(num_decodes) numpy, whatever the length of the tables.
     """
-    common = np.zeros(max(0, len(tables) - 1), dtype=np.int64)
-    alike = np.flatnonzero(tables[1:, 0] == tables[:-1, 0]) if tables.size else common
-    if alike.size:
-        differs = tables[alike] != tables[alike + 1]
-        length = np.where(differs.any(axis=1), differs.argmax(axis=1), tables.shape[1])
-        common[alike] = np.minimum(length, np.minimum(num_whole_blocks[alike], num_whole_blocks[alike + 1]))
+
+    def __init__(self, rule: SharingRule, block_size: int) -> None:
+        self._rule = rule
+        self._block_size = block_size
+        self._rows = np.empty(0, dtype=np.int64)
+        self._place = np.empty(0, dtype=np.int64)  # by row of the tables, where it is in `_rows`; -1: nowhere
+        self._common = np.empty(0, dtype=np.int64)
+        self._heights = np.empty(0, dtype=np.int64)
+        self._runs: list[SharedRun] = []
+
+    def runs(
+        self,
+        rows: np.ndarray,
+        tables: np.ndarray,
+        num_whole_blocks: np.ndarray,
+        changed_rows: np.ndarray,
+        first_columns: np.ndarray,
+    ) -> list[SharedRun]:
+        """The runs of decodes whose block tables are those `rows` of `tables`, in packed order.
+
+        num_whole_blocks: [num_decodes], blocks that its new token is not in; changed_rows: rows of the tables written
+        to since the last call, each from its first column on
+        """
+        width = int(num_whole_blocks.max(initial=0))
+        if np.array_equal(rows, self._rows):
+            if changed_rows.size:
+                self._compare_again(tables[:, :width], changed_rows, first_columns)
+        else:
+            self._rows = rows
+            self._place = np.full(len(tables), -1)
+            self._place[rows] = np.arange(len(rows))
+            self._common = common_blocks(tables[:, :width], rows[:-1], rows[1:])
+        heights = np.minimum(self._common, np.minimum(num_whole_blocks[:-1], num_whole_blocks[1:]))
+        if not np.array_equal(heights, self._heights):
+            self._heights = heights
+            self._runs = worthwhile_runs(heights, self._block_size, self._rule)
+        return self._runs
+
+    def _compare_again(self, tables: np.ndarray, changed_rows: np.ndarray, first_columns: np.ndarray) -> None:
+        """Pairs of which one has changed within what they had in common, or just behind it."""
+        known = changed_rows < len(self._place)
+        place = self._place[changed_rows[known]]
+        for pair in (place - 1, place):
+            is_pair = (pair >= 0) & (pair < len(self._common)) & (place >= 0)
+            pair = pair[is_pair]
+            pair = pair[first_columns[known][is_pair] <= self._common[pair]]
+            self._common[pair] = common_blocks(tables, self._rows[pair], self._rows[pair + 1])
+
+
+def common_blocks(tables: np.ndarray, rows: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """How many first blocks each of `rows` of the tables has in common with its counterpart in `others`.
+
+    Pairs that differ in their first block, as most do, cost nothing more.
+    """
+    common = np.zeros(len(rows), dtype=np.int64)
+    if tables.shape[1]:
+        alike = np.flatnonzero(tables[rows, 0] == tables[others, 0])
+        if alike.size:
+            differs = tables[rows[alike]] != tables[others[alike]]
+            common[alike] = np.where(differs.any(axis=1), differs.argmax(axis=1), tables.shape[1])
     return common
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numpy as np
-
 from core.request import Sequence
 from engine.tokens import SequenceTokens
 
@@ -13,7 +11,7 @@ from engine.tokens import SequenceTokens
 class StepRow(NamedTuple):
     """`num_new` tokens from position `start` on; logits are wanted where they reach the end of the known text.
 
-    `block_tables` are the sequence's, one a KV group, when the step was decided.
+    `table_row` is that of the sequence in the block tables (`engine/row_tables.py`).
     """
 
     sequence: Sequence
@@ -21,7 +19,7 @@ class StepRow(NamedTuple):
     start: int
     num_new: int
     wants_logits: bool
-    block_tables: list[np.ndarray]
+    table_row: int
 
     @property
     def end(self) -> int:

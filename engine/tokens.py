@@ -84,7 +84,8 @@ class TokenStore:
 
     def scheduled(self, sequence: Sequence) -> SequenceTokens:
         """As `of`, when a step has just been decided: a beam search that begins again forgets its outputs."""
-        tokens, request = self.of(sequence), sequence.request
+        request = sequence.request
+        tokens = self._tokens.get((request.request_id, sequence.index)) or self.of(sequence)
         if not request.is_beam_search or tokens.num_outputs <= sequence.num_outputs:
             return tokens
         for index in range(request.num_samples):

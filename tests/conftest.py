@@ -22,6 +22,7 @@ NEED_TORCH = [
     "test_own_models.py",
     "test_preset_lockstep.py",
     "test_radix_lockstep.py",
+    "test_row_tables.py",
     "test_shadow.py",
 ]
 NEED_TRITON = [

@@ -13,12 +13,19 @@ from engine_world import TINY, EngineSetup, assert_lockstep, run_trace
 from test_cpu_attention import LENGTHS, SHAPES, TOLERANCE, Paged
 from world import Settings, trace_of
 
-from engine.batch import BatchItem, build_batch, pack
+from engine.batch import BatchItem, build_batch, decode_runs
 from engine.executor import TorchExecutor
 from engine.kernel_sets import kernels_for
 from engine.kv_cache import allocate_kv
 from engine.model import Decoder
-from engine.shared_prefixes import SharedRun, SharingRule, common_blocks, sharing_of, worthwhile_runs
+from engine.shared_prefixes import (
+    SharedPrefixes,
+    SharedRun,
+    SharingRule,
+    common_blocks,
+    sharing_of,
+    worthwhile_runs,
+)
 from engine.weights import random_weights
 from kernels import reference
 from kernels.cpu_attention import CpuAttention
@@ -30,11 +37,44 @@ CPU = torch.device("cpu")
 # ---- who shares -----------------------------------------------------------------------------------------------------
 
 
-def test_neighbours_share_what_they_begin_with_but_not_the_block_they_write_into():
-    tables = np.array([[4, 5, 6, 0], [4, 5, 7, 8], [4, 5, 7, 9], [1, 5, 7, 9], [1, 5, 7, 9]])
-    assert common_blocks(tables, np.array([3, 3, 3, 3, 2])).tolist() == [2, 3, 0, 2]
-    assert common_blocks(tables[:1], np.array([3])).tolist() == []
-    assert common_blocks(np.empty((0, 0), dtype=np.int64), np.empty(0, dtype=np.int64)).tolist() == []
+TABLES = np.array([[4, 5, 6, 0], [4, 5, 7, 8], [4, 5, 7, 9], [1, 5, 7, 9], [1, 5, 7, 9]])
+NO_CHANGE = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
+
+
+def test_neighbours_have_first_blocks_in_common():
+    rows = np.arange(5)
+    assert common_blocks(TABLES, rows[:-1], rows[1:]).tolist() == [2, 3, 0, 4]
+    assert common_blocks(TABLES, rows[:-1], rows[::-1][:-1]).tolist() == [0, 0, 4, 0]
+    assert common_blocks(TABLES[:, :0], rows[:-1], rows[1:]).tolist() == [0] * 4
+
+
+def test_no_block_is_shared_that_somebody_writes_into():
+    shared = SharedPrefixes(ALWAYS, 16)
+    assert shared.runs(np.arange(5), TABLES, np.array([3, 3, 3, 3, 2]), *NO_CHANGE) == [(0, 3, 2), (3, 5, 2)]
+    assert shared.runs(np.arange(5), TABLES, np.array([3, 3, 3, 3, 3]), *NO_CHANGE) == [(0, 3, 2), (3, 5, 3)]
+    assert shared.runs(np.arange(2), TABLES, np.array([1, 1]), *NO_CHANGE) == [(0, 2, 1)]
+    assert shared.runs(np.arange(1), TABLES, np.array([1]), *NO_CHANGE) == []
+    assert shared.runs(np.arange(0), TABLES, np.array([], dtype=np.int64), *NO_CHANGE) == []
+
+
+def test_what_is_kept_from_step_to_step_is_what_a_fresh_look_finds():
+    """Tables grow, are copied on write and change hands; the rows that decode come and go."""
+    draw = np.random.default_rng(3)
+    kept, tables, lengths = SharedPrefixes(ALWAYS, 4), np.zeros((8, 12), dtype=np.int64), np.full(8, 2)
+    for step in range(300):
+        changed, columns = [], []
+        for row in draw.permutation(8)[: draw.integers(4)]:
+            if draw.random() < 0.6 and lengths[row] < 12:
+                lengths[row] += 1
+            column = draw.integers(lengths[row]) if draw.random() < 0.4 else lengths[row] - 1
+            tables[row, column] = 1 - tables[row, column]
+            changed.append(row)
+            columns.append(column)
+        if step % 7 == 0:
+            rows = np.sort(draw.permutation(8)[: draw.integers(1, 9)])
+        arguments = rows, tables, lengths[rows] - 1
+        fresh = SharedPrefixes(ALWAYS, 4).runs(*arguments, *NO_CHANGE)
+        assert kept.runs(*arguments, np.array(changed, dtype=np.int64), np.array(columns, dtype=np.int64)) == fresh
 
 
 def test_the_runs_that_save_most_are_chosen():
@@ -129,22 +169,20 @@ def test_logits_of_a_step_with_several_runs_are_those_of_the_step_without(name):
     """Two that share, one alone, three that share: runs lie between rows that share nothing."""
     decoder = Decoder(TINY, random_weights(TINY, seed=11), kernels_for(name, TINY, CPU))
     tables = [[0, 1, 6], [0, 1, 7], [8, 9, 10], [2, 3, 11], [2, 3, 12], [2, 3, 13]]
-    start = np.array([9, 11, 10, 8, 9, 10])
+    starts = [9, 11, 10, 8, 9, 10]
 
-    def logits(sharing):
+    def logits(runs):
         kv = allocate_kv(TINY, 14, 4, torch.float32, "cpu")
         for tensor in kv.tensors:
             tensor.copy_(torch.randn(tensor.shape, generator=torch.Generator().manual_seed(2)))
-        ones, ids = np.ones(6, dtype=np.int64), np.arange(20, 26)
-        batch = pack(ones, start, ids, [tables], np.arange(6), 4, "cpu", sharing)
+        items = [BatchItem([20 + row], starts[row], [table], True) for row, table in enumerate(tables)]
+        batch = build_batch(items, 4, "cpu")
+        (group,) = batch.groups
+        runs = decode_runs(runs, group.decode_block_tables, batch.decode_num_kv_tokens)
+        batch = replace(batch, groups=(replace(group, decode_runs=runs),))
         return batch, decoder.forward(batch, kv)
 
-    batch, shared = logits((ALWAYS,))
+    batch, shared = logits([SharedRun(0, 2, 2), SharedRun(3, 6, 2)])
     runs = [(run.rows.start, run.rows.stop, run.num_shared_blocks) for run in batch.groups[0].decode_runs]
     assert runs == [(0, 2, 2), (2, 3, 0), (3, 6, 2)]
-    assert (shared - logits(())[1]).abs().max() < 1e-5
-
-
-def test_a_batch_of_items_shares_nothing():
-    batch = build_batch([BatchItem([1], 4, [[3, 5]], True)] * 2, 4, "cpu")
-    assert batch.groups[0].decode_runs == ()
+    assert (shared - logits([])[1]).abs().max() < 1e-5

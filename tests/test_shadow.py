@@ -37,8 +37,8 @@ def crowded_trace() -> Trace:
 class WrongSlot(TorchExecutor):
     """Every token goes one slot too far."""
 
-    def _pack(self, rows):
-        batch = super()._pack(rows)
+    def _send(self, rows, inputs):
+        batch = super()._send(rows, inputs)
         num_slots = self._kv.key.shape[1] * self._kv.block_size
         groups = [replace(group, slot_mapping=(group.slot_mapping + 1) % num_slots) for group in batch.groups]
         return replace(batch, groups=tuple(groups))
@@ -57,9 +57,9 @@ class StaleTable(TorchExecutor):
     def _block_tables(self, sequence):
         if not hasattr(self, "_first"):
             self._first = {}
-        block_ids = super()._block_tables(sequence)[0].tolist()
-        known = self._first.setdefault((sequence.request.request_id, sequence.index), block_ids)
-        return [known + block_ids[len(known) :]]
+        (table,) = super()._block_tables(sequence)
+        known = self._first.setdefault((sequence.request.request_id, sequence.index), list(table))
+        return [known + table[len(known) :]]
 
 
 class LostSwapBlock(TorchExecutor):
@@ -84,12 +84,12 @@ class FreedEarly(TorchExecutor):
     def _block_tables(self, sequence):
         if not hasattr(self, "_victim"):
             self._victim, self._heir = None, None
-        block_ids = super()._block_tables(sequence)[0].tolist()
+        (table,) = super()._block_tables(sequence)
         if self._victim is None and sequence.num_outputs > 2:
-            self._victim = (sequence.request.request_id, block_ids[0])
+            self._victim = (sequence.request.request_id, table[0])
         elif self._victim is not None and self._heir is None and sequence.request.request_id != self._victim[0]:
-            self._heir = block_ids[-1]
-        return [[self._victim[1] if self._heir == block else block for block in block_ids]]
+            self._heir = table[-1]
+        return [[self._victim[1] if self._heir is block else block for block in table]]
 
 
 FAULTS = [

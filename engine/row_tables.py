@@ -1,0 +1,144 @@
+"""The block tables of running sequences, a row each, on the host and on the device: of a step only changes are sent."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as SequenceOf
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from core.interfaces import Block
+from core.request import Sequence
+
+_UNREAD = 0
+"""A block id that every memory has, where a block left its group's window and has no id any more: it is never read."""
+
+_FIRST_ROWS, _FIRST_COLUMNS = 16, 16
+
+
+class TableChanges(NamedTuple):
+    """What a step's tables have that those of the step before did not.
+
+    shape: of the tables, [num_groups, num_rows, num_columns]; places: int64, into the flattened tables, all different;
+    block_ids: int64, one a place.
+    """
+
+    shape: tuple[int, int, int]
+    places: np.ndarray
+    block_ids: np.ndarray
+
+
+class RowTables:
+    """The host's copy, as of the step that was prepared last. A sequence keeps its row until it runs no more.
+
+    To compare a table with what it was costs nanoseconds a block, to read its ids tens; and a decode changes its table
+    once in a block's tokens.
+
+    ids: int64 [num_groups, num_rows, num_columns]; what lies behind a table's end is left over from others.
+    num_blocks: int64 [num_groups, num_rows], the tables' lengths. Both double when rows or columns run out.
+    """
+
+    def __init__(self, num_groups: int) -> None:
+        self.ids = np.zeros((num_groups, _FIRST_ROWS, _FIRST_COLUMNS), dtype=np.int64)
+        self.num_blocks = np.zeros((num_groups, _FIRST_ROWS), dtype=np.int64)
+        self._rows: dict[Sequence, _Row] = {}
+        self._free = list(range(_FIRST_ROWS))[::-1]
+        self._changes: list[_RowChange] = []
+
+    def place(self, sequence: Sequence, tables: SequenceOf[SequenceOf[Block | None]]) -> int:
+        """The sequence's row, which from now on holds its tables, one a KV group."""
+        row = self._rows.get(sequence) or self._begin(sequence)
+        for group, table in enumerate(tables):
+            if table != row.tables[group]:
+                self._write(group, row, list(table))
+        return row.number
+
+    def take_changes(self) -> tuple[TableChanges, list[tuple[np.ndarray, np.ndarray]]]:
+        """What was written since the last call; and by group the rows written to, with the first column of each."""
+        num_groups, num_rows, num_columns = self.ids.shape
+        firsts: list[tuple[list[int], list[int]]] = [([], []) for _ in range(num_groups)]
+        places = [(change.group * num_rows + change.row) * num_columns + change.columns for change in self._changes]
+        block_ids = [change.block_ids for change in self._changes]
+        for change in self._changes:
+            firsts[change.group][0].append(change.row)
+            firsts[change.group][1].append(int(change.columns[0]))
+        self._changes = []
+        changes = TableChanges(self.ids.shape, _joined(places), _joined(block_ids))
+        return changes, [(np.array(rows, np.int64), np.array(columns, np.int64)) for rows, columns in firsts]
+
+    def _write(self, group: int, row: _Row, table: list[Block | None]) -> None:
+        kept = row.tables[group]
+        num_same = len(kept) if table[: len(kept)] == kept else 0
+        row.tables[group] = table
+        if len(table) > self.ids.shape[2]:
+            self._grow(self.ids.shape[1], 2 * len(table))
+        self.num_blocks[group, row.number] = len(table)
+        new = np.array([_UNREAD if block is None else block.block_id for block in table[num_same:]], dtype=np.int64)
+        into = self.ids[group, row.number, num_same : len(table)]
+        columns = np.flatnonzero(into != new)
+        if columns.size:
+            into[columns] = block_ids = new[columns]
+            self._changes.append(_RowChange(group, row.number, num_same + columns, block_ids))
+
+    def _begin(self, sequence: Sequence) -> _Row:
+        if not self._free:
+            self._take_back_rows()
+        row = self._rows[sequence] = _Row(self._free.pop(), [[] for _ in self.ids])
+        self.num_blocks[:, row.number] = 0
+        return row
+
+    def _take_back_rows(self) -> None:
+        """Rows of sequences that run no more are free again; if those are few, there will be more rows."""
+        ended = [sequence for sequence in self._rows if sequence.rank < 0]
+        self._free = [self._rows.pop(sequence).number for sequence in ended]
+        num_rows = self.ids.shape[1]
+        if 4 * len(ended) < num_rows:
+            self._grow(2 * num_rows, self.ids.shape[2])
+            self._free += range(num_rows, 2 * num_rows)
+
+    def _grow(self, num_rows: int, num_columns: int) -> None:
+        _, old_rows, old_columns = self.ids.shape
+        new_rows, new_columns = num_rows - old_rows, num_columns - old_columns
+        self.ids = np.pad(self.ids, ((0, 0), (0, new_rows), (0, new_columns)))
+        self.num_blocks = np.pad(self.num_blocks, ((0, 0), (0, new_rows)))
+
+
+class DeviceTables:
+    """The device's copy, as of the step that was begun last: int64 [num_groups, num_rows, num_columns]."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._ids = torch.zeros(0, 0, 0, dtype=torch.int64, device=device)
+
+    def change(self, shape: tuple[int, int, int], places: Tensor, block_ids: Tensor) -> None:
+        """As `TableChanges`, with tensors of the device."""
+        if tuple(self._ids.shape) != shape:
+            groups, rows, columns = self._ids.shape
+            larger = self._ids.new_zeros(shape)
+            larger[:groups, :rows, :columns] = self._ids
+            self._ids = larger
+        if len(places):
+            self._ids.view(-1).index_copy_(0, places, block_ids)
+
+    def rows(self, group: int, rows: Tensor, num_columns: int) -> Tensor:
+        """[len(rows), num_columns], a copy."""
+        return self._ids[group, :, :num_columns].index_select(0, rows)
+
+
+class _Row(NamedTuple):
+    """tables: by group, the blocks that the row holds."""
+
+    number: int
+    tables: list[list[Block | None]]
+
+
+class _RowChange(NamedTuple):
+    group: int
+    row: int
+    columns: np.ndarray
+    block_ids: np.ndarray
+
+
+def _joined(arrays: list[np.ndarray]) -> np.ndarray:
+    return np.concatenate(arrays) if arrays else np.empty(0, dtype=np.int64)

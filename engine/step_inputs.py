@@ -1,0 +1,97 @@
+"""What a step's tensors are made of: decided with the step, on the host; sent when the step begins."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as SequenceOf
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from engine.batch import BatchInput, GroupTables, decode_runs
+from engine.packed_rows import PackedRows
+from engine.row_tables import DeviceTables, RowTables, TableChanges
+from engine.shared_prefixes import SharedPrefixes, SharedRun, Sharing
+from engine.step_row import StepRow
+from engine.transfers import to_device
+
+
+class StepInputs(NamedTuple):
+    """All but the tokens, which may not be known yet.
+
+    table_rows: int64 [num_rows]; slot_mappings: of each KV group, int64 [num_tokens]; shared_runs: likewise, of decodes
+    """
+
+    packed: PackedRows
+    table_rows: np.ndarray
+    changes: TableChanges
+    slot_mappings: list[np.ndarray]
+    shared_runs: list[list[SharedRun]]
+
+    def send(self, token_ids: np.ndarray, tables: DeviceTables, device: torch.device) -> BatchInput:
+        """The tensors, by one copy to the device; brings its tables up to date. token_ids: int64 [num_tokens]."""
+        packed, num_decodes = self.packed, self.packed.num_decodes
+        places, block_ids, table_rows, token_ids_there, positions, decode_num_kv, query_start, prefill_num_kv, *rest = (
+            to_device(
+                [
+                    self.changes.places,
+                    self.changes.block_ids,
+                    self.table_rows,
+                    token_ids,
+                    packed.positions,
+                    packed.num_kv_tokens[:num_decodes],
+                    packed.query_start,
+                    packed.num_kv_tokens[num_decodes:],
+                    packed.sample_rows,
+                    *self.slot_mappings,
+                ],
+                device,
+            )
+        )
+        sample_rows, *slot_mappings = rest
+        tables.change(self.changes.shape, places, block_ids)
+        groups = []
+        for group, (slots, runs) in enumerate(zip(slot_mappings, self.shared_runs, strict=True)):
+            decoding = tables.rows(group, table_rows[:num_decodes], packed.num_decode_columns)
+            prefilling = tables.rows(group, table_rows[num_decodes:], packed.num_prefill_columns)
+            groups.append(GroupTables(slots, decoding, prefilling, decode_runs(runs, decoding, decode_num_kv)))
+        return BatchInput(
+            token_ids_there, positions, tuple(groups), decode_num_kv, query_start, prefill_num_kv, sample_rows
+        )
+
+
+class StepPacker:
+    """Makes the inputs of one step after another; the tables of a step hold what the steps before have brought."""
+
+    def __init__(self, num_groups: int, block_size: int, sharing: Sharing) -> None:
+        self.tables = RowTables(num_groups)
+        self._block_size = block_size
+        self._sharing = [rule and SharedPrefixes(rule, block_size) for rule in sharing or (None,) * num_groups]
+
+    def inputs(self, rows: SequenceOf[StepRow]) -> StepInputs:
+        """Rows in packed order, their tables placed. Raises ValueError where a table is shorter than its tokens."""
+        _, _, start, num_new, wants_logits, table_rows_listed = zip(*rows, strict=True)
+        table_rows = np.array(table_rows_listed, dtype=np.int64)
+        packed = PackedRows.of(
+            np.array(num_new, dtype=np.int64),
+            np.array(start, dtype=np.int64),
+            np.flatnonzero(wants_logits),
+            self._block_size,
+        )
+        self._require_long_enough(packed, table_rows)
+        changes, written = self.tables.take_changes()
+        owners, whole = table_rows[packed.owner], packed.num_blocks[: packed.num_decodes] - 1
+        slot_mappings, shared_runs = [], []
+        for ids, sharing, (changed_rows, first_columns) in zip(self.tables.ids, self._sharing, written, strict=True):
+            slot_mappings.append(ids[owners, packed.column] * self._block_size + packed.offset)
+            decoding = table_rows[: packed.num_decodes]
+            shared_runs.append(sharing.runs(decoding, ids, whole, changed_rows, first_columns) if sharing else [])
+        return StepInputs(packed, table_rows, changes, slot_mappings, shared_runs)
+
+    def _require_long_enough(self, packed: PackedRows, table_rows: np.ndarray) -> None:
+        num_blocks = self.tables.num_blocks[:, table_rows]
+        if (num_blocks < packed.num_blocks).any():
+            group, row = np.argwhere(num_blocks < packed.num_blocks)[0]
+            raise ValueError(
+                f"row {row}: {packed.num_blocks[row]} blocks are needed, its table has {num_blocks[group, row]}"
+            )

@@ -1,0 +1,24 @@
+"""Arrays to the device in one copy, and results back, without waiting for either."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+_PADDING = np.zeros(1, dtype=np.int64)
+"""Behind arrays of odd length: kernels are compiled anew for addresses that are no multiples of 16 bytes."""
+
+
+def to_device(arrays: Sequence[np.ndarray], device: torch.device) -> list[Tensor]:
+    """The arrays, int64 [any length] each, as tensors of one piece of memory.
+
+    To a GPU they go through pinned memory, which torch keeps until the copy is through, and nothing waits.
+    """
+    parts = [part for array in arrays for part in (array, _PADDING[: len(array) % 2])]
+    lengths = list(map(len, parts))
+    staged = torch.empty(sum(lengths), dtype=torch.int64, pin_memory=device.type == "cuda")
+    np.concatenate(parts, out=staged.numpy())
+    return list(staged.to(device, non_blocking=True).split(lengths)[::2])

@@ -19,9 +19,11 @@ from kernels.native_build import NativeUnavailableError, native_library
 KERNEL_SETS = ("auto", "reference", "cpu", "native", "triton")
 
 
-def kernels_for(name: str, shape: DecoderShape, device: torch.device, dtype: torch.dtype) -> DecoderKernels:
+def kernels_for(
+    name: str, shape: DecoderShape, device: torch.device, dtype: torch.dtype = torch.float32
+) -> DecoderKernels:
     """The set by its name. auto: on a GPU Triton's where they can serve, else the reference; on a CPU the native ones
-    where they serve the dtype of the weights and can be compiled, else those of torch for a CPU.
+    where they serve the `dtype` of the weights and can be compiled, else those of torch for a CPU.
 
     Raises InputError where a set is asked for that cannot serve.
     """

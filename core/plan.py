@@ -92,11 +92,15 @@ class StepPlan:
         """A block's content goes from one place to another; what was to come to the source goes on to the target."""
         self.moves[target_id] = self.moves.pop(source_id, source_id)
 
+    def decoding(self) -> list[Sequence]:
+        """The sequences that decode, in running order. O(running log running), without a call for each."""
+        members = sorted(self.batch.members.items())
+        return [sequence for rank, sequence in members if rank not in self.held]
+
     def decodes(self) -> Iterator[Scheduled]:
-        """The sequences that decode, in running order. O(running): for the engine and for parity."""
-        for rank, sequence in sorted(self.batch.members.items()):
-            if rank not in self.held:
-                yield Scheduled(sequence, sequence.num_computed - 1, 1)
+        """What `decoding` sequences compute. O(running): for the engine and for parity."""
+        for sequence in self.decoding():
+            yield Scheduled(sequence, sequence.num_computed - 1, 1)
 
     def scheduled(self) -> Iterator[Scheduled]:
         """All sequences with work in this step, in running order."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass
-from itertools import chain
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -24,7 +23,8 @@ from engine.sampling import Sampled, best, sample
 from engine.shadow import Shadow
 from engine.shared_prefixes import Sharing
 from engine.step_inputs import StepInputs, StepPacker
-from engine.step_row import StepRow
+from engine.step_planner import StepPlanner
+from engine.step_row import StepRow, StepRows
 from engine.tokens import SequenceTokens, TokenStore
 
 NEAR_TIE_LOGITS = 1e-3
@@ -65,7 +65,7 @@ class PreparedStep(NamedTuple):
     """
 
     plan: StepPlan
-    rows: SequenceOf[StepRow]
+    rows: StepRows
     inputs: StepInputs | None
 
 
@@ -117,6 +117,7 @@ class TorchExecutor:
         self._sampling = sampling
         self._shadow = shadow
         self._packer = StepPacker(len(decoder.shape.kv_groups()), kv.block_size, sharing)
+        self._planner = StepPlanner(tokens, self._packer.tables, self._block_tables)
         self._tables = DeviceTables(decoder.device)
         self._memories: list[tuple[BlockMemory, BlockMemory | None]] = [(kv, host_kv)]
         if shadow is not None:
@@ -128,7 +129,7 @@ class TorchExecutor:
 
     def prepare(self, plan: StepPlan) -> PreparedStep:
         """To be called when the plan has just been scheduled."""
-        rows = self._rows(plan)
+        rows = self._planner.rows(plan)
         return PreparedStep(plan, rows, self._packer.inputs(rows) if rows else None)
 
     def run(self, step: PreparedStep) -> StepOutput:
@@ -176,27 +177,10 @@ class TorchExecutor:
 
     # ---- the batch ------------------------------------------------------------------------------------------------
 
-    def _rows(self, plan: StepPlan) -> list[StepRow]:
-        """The step's work, single tokens first: the order in which a batch is packed."""
-        rows = [
-            StepRow(
-                sequence,
-                self.tokens.scheduled(sequence),
-                start,
-                num_new,
-                start + num_new == sequence.num_known,
-                self._packer.tables.place(sequence, self._block_tables(sequence)),
-            )
-            for sequence, start, num_new in chain(plan.decodes(), plan.chunks)
-        ]
-        if plan.chunks:
-            rows.sort(key=lambda row: row.num_new > 1)
-        return rows
-
     def _block_tables(self, sequence: Sequence) -> SequenceOf[SequenceOf[Block | None]]:
         return sequence.tables
 
-    def _send(self, rows: SequenceOf[StepRow], inputs: StepInputs) -> BatchInput:
+    def _send(self, rows: StepRows, inputs: StepInputs) -> BatchInput:
         return inputs.send(_token_ids(rows), self._tables, self._decoder.device)
 
     # ---- the next tokens ------------------------------------------------------------------------------------------
@@ -285,11 +269,14 @@ class TorchExecutor:
         return StepOutput(new, frozenset(stopped), {})
 
 
-def _token_ids(rows: SequenceOf[StepRow]) -> np.ndarray:
+def _token_ids(rows: StepRows) -> np.ndarray:
     """int64 [num_tokens]: what each row computes, one after another; rows of one token come first."""
-    single = [row.tokens.at(row.start) for row in rows if row.num_new == 1]
-    chunks = [row.tokens.known[row.start : row.end] for row in rows if row.num_new > 1]
-    return np.concatenate([np.array(single, dtype=np.int64), *chunks])
+    num_single = int(np.count_nonzero(rows.num_new == 1))
+    places = zip(rows.tokens[:num_single], rows.start[:num_single].tolist(), strict=True)
+    single = np.array([tokens.at(position) for tokens, position in places], dtype=np.int64)
+    if len(rows) == num_single:
+        return single
+    return np.concatenate([single, *(row.tokens.known[row.start : row.end] for row in rows[num_single:])])
 
 
 def _block_copies(moves: Mapping[int, int]) -> list[BlockCopy]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from collections.abc import Sequence as SequenceOf
 from typing import NamedTuple
 
@@ -50,10 +51,21 @@ class RowTables:
     def place(self, sequence: Sequence, tables: SequenceOf[SequenceOf[Block | None]]) -> int:
         """The sequence's row, which from now on holds its tables, one a KV group."""
         row = self._rows.get(sequence) or self._begin(sequence)
+        self._update(row, tables)
+        return row.number
+
+    def bring_up_to_date(
+        self, sequences: SequenceOf[Sequence], tables: Iterable[SequenceOf[SequenceOf[Block | None]]]
+    ) -> None:
+        """As `place`, of sequences that have rows, which they keep."""
+        for row, own in zip(map(self._rows.__getitem__, sequences), tables, strict=True):
+            if own != row.tables:
+                self._update(row, own)
+
+    def _update(self, row: _Row, tables: SequenceOf[SequenceOf[Block | None]]) -> None:
         for group, table in enumerate(tables):
             if table != row.tables[group]:
                 self._write(group, row, list(table))
-        return row.number
 
     def take_changes(self) -> tuple[TableChanges, list[tuple[np.ndarray, np.ndarray]]]:
         """What was written since the last call; and by group the rows written to, with the first column of each."""

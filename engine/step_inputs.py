@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence as SequenceOf
 from typing import NamedTuple
 
 import numpy as np
@@ -12,7 +11,7 @@ from engine.batch import BatchInput, GroupTables, decode_runs
 from engine.packed_rows import PackedRows
 from engine.row_tables import DeviceTables, RowTables, TableChanges
 from engine.shared_prefixes import SharedPrefixes, SharedRun, Sharing
-from engine.step_row import StepRow
+from engine.step_row import StepRows
 from engine.transfers import to_device
 
 
@@ -68,16 +67,10 @@ class StepPacker:
         self._block_size = block_size
         self._sharing = [rule and SharedPrefixes(rule, block_size) for rule in sharing or (None,) * num_groups]
 
-    def inputs(self, rows: SequenceOf[StepRow]) -> StepInputs:
-        """Rows in packed order, their tables placed. Raises ValueError where a table is shorter than its tokens."""
-        _, _, start, num_new, wants_logits, table_rows_listed = zip(*rows, strict=True)
-        table_rows = np.array(table_rows_listed, dtype=np.int64)
-        packed = PackedRows.of(
-            np.array(num_new, dtype=np.int64),
-            np.array(start, dtype=np.int64),
-            np.flatnonzero(wants_logits),
-            self._block_size,
-        )
+    def inputs(self, rows: StepRows) -> StepInputs:
+        """The rows' tables are placed. Raises ValueError where a table is shorter than its tokens."""
+        table_rows = rows.table_rows
+        packed = PackedRows.of(rows.num_new, rows.start, np.flatnonzero(rows.wants_logits), self._block_size)
         self._require_long_enough(packed, table_rows)
         changes, written = self.tables.take_changes()
         owners, whole = table_rows[packed.owner], packed.num_blocks[: packed.num_decodes] - 1

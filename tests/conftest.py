@@ -24,6 +24,7 @@ NEED_TORCH = [
     "test_radix_lockstep.py",
     "test_row_tables.py",
     "test_shadow.py",
+    "test_step_planner.py",
 ]
 NEED_TRITON = [
     "test_cascade_engine.py",

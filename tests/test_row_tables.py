@@ -8,7 +8,7 @@ import torch
 
 from engine.row_tables import DeviceTables, RowTables
 from engine.step_inputs import StepPacker
-from engine.step_row import StepRow
+from engine.step_row import StepRow, StepRows
 from engine.transfers import to_device
 
 CPU = torch.device("cpu")
@@ -85,7 +85,7 @@ def test_a_prepared_step_finds_its_own_tables_when_the_next_is_prepared_already(
     steps = []
     for start, table in ((3, [7]), (4, [7, 2]), (5, [6, 2])):
         row = packer.tables.place(running, [table_of(*table)])
-        steps.append(packer.inputs([StepRow(running, None, start, 1, True, row)]))
+        steps.append(packer.inputs(StepRows.of([StepRow(running, None, start, 1, True, row)])))
     batches = [step.send(np.array([9]), device, CPU) for step in steps]
     assert [batch.groups[0].decode_block_tables.tolist() for batch in batches] == [[[7]], [[7, 2]], [[6, 2]]]
     assert [batch.groups[0].slot_mapping.tolist() for batch in batches] == [[31], [8], [9]]
@@ -95,7 +95,7 @@ def test_a_table_that_is_too_short_is_refused():
     packer, running = StepPacker(1, 4, ()), Running(rank=0)
     row = packer.tables.place(running, [table_of(7)])
     with pytest.raises(ValueError, match="row 0: 2 blocks are needed, its table has 1"):
-        packer.inputs([StepRow(running, None, 4, 1, True, row)])
+        packer.inputs(StepRows.of([StepRow(running, None, 4, 1, True, row)]))
 
 
 def test_arrays_go_in_one_piece_each_from_a_multiple_of_16_bytes():

@@ -144,6 +144,10 @@ class BlockTables:
             total += max(needed, 0)
         return total
 
+    def num_alone(self, num_blocks: Iterable[int]) -> int:
+        """What so many blocks of each group take of an empty pool."""
+        return sum(num_blocks)
+
     def most_window_blocks(self, window_tokens: int) -> int:
         """Blocks that a sequence holds at most in a group with this window: the window, and one step's tokens."""
         return -(-(window_tokens - 1 + self._max_batch_tokens) // self.block_size) + 1

@@ -27,6 +27,8 @@ from core.interfaces import (
     QueuePolicy,
 )
 from core.kv_group import KVGroup
+from core.large_pages import Carving, LargePageAllocation
+from core.lcm_tables import LcmTables
 from core.leaf_first import LeafFirst
 from core.linked_index import LinkedIndex
 from core.prefix_index import HashIndex
@@ -122,8 +124,9 @@ def build_scheduler(
     form = PrefixIndex(pool.prefix_index)
     if form is PrefixIndex.RADIX:
         config = _for_a_tree(config)
-    make_tables = _contiguous_tables if isinstance(allocation, ContiguousAllocation) else _MAKE_TABLES[form]
-    tables = make_tables(pool, eviction, allocation, log, groups, prefix_caching, config.max_batch_tokens)
+    tables = _maker_of_tables(allocation, form)(
+        pool, eviction, allocation, log, groups, prefix_caching, config.max_batch_tokens
+    )
     if attribution and prefix_caching and len(groups) == 1 and groups[0].window_tokens is None:
         tables.pool.attribution = Attribution(tables.pool.index, log, clock.now, pool.block_size_tokens)
     kind = AsyncScheduler if config.async_scheduling else Scheduler
@@ -223,12 +226,9 @@ def _contiguous_tables(
     """Refuses what caches blocks or takes them one at a time: the tree, swapping, windows, groups of layers."""
     assert isinstance(allocation, ContiguousAllocation)
     name = type(allocation).__name__
-    if not isinstance(eviction, EvictionPolicy):
-        raise InputError(f"pool.prefix_index={pool.prefix_index}: allocation {name} caches nothing; expected hash")
+    eviction = _of_no_use(eviction, pool, name)
     if pool.num_blocks is None:
         raise InputError(f"pool.num_blocks=unbounded: allocation {name} needs a pool that ends; expected a number")
-    if pool.host_blocks:
-        raise InputError(f"pool.host_blocks={pool.host_blocks}: allocation {name} cannot swap; expected 0")
     if len(groups) > 1 or groups[0].window_tokens is not None:
         raise InputError(f"model: allocation {name} gives a sequence one run of blocks; expected full attention only")
     return ContiguousTables(
@@ -236,4 +236,52 @@ def _contiguous_tables(
     )
 
 
+def _of_no_use(eviction: Policy, pool: PoolConfig, allocation_name: str) -> EvictionPolicy:
+    """The eviction policy of an allocation that caches nothing and has no form in host memory."""
+    if not isinstance(eviction, EvictionPolicy):
+        raise InputError(
+            f"pool.prefix_index={pool.prefix_index}: allocation {allocation_name} caches nothing; expected hash"
+        )
+    if pool.host_blocks:
+        raise InputError(f"pool.host_blocks={pool.host_blocks}: allocation {allocation_name} cannot swap; expected 0")
+    return eviction
+
+
+def _lcm_tables(
+    pool: PoolConfig,
+    eviction: Policy,
+    allocation: AllocationPolicy,
+    log: DecisionLog,
+    groups: tuple[KVGroup, ...],
+    prefix_caching: bool,
+    max_batch_tokens: int,
+) -> LcmTables:
+    """Refuses what caches blocks, copies them between pools, or has too little room for a large page."""
+    assert isinstance(allocation, LargePageAllocation)
+    name = type(allocation).__name__
+    eviction = _of_no_use(eviction, pool, name)
+    large = Carving.of(groups).large
+    if pool.num_blocks is not None and pool.num_blocks < large:
+        raise InputError(
+            f"pool.num_blocks: {pool.num_blocks} blocks of one layer, a large page of allocation {name} has {large};"
+            " expected more"
+        )
+    return LcmTables(
+        pool.num_blocks,
+        pool.first_block_id,
+        eviction,
+        allocation,
+        groups,
+        pool.block_size_tokens,
+        log,
+        max_batch_tokens,
+    )
+
+
 _MAKE_TABLES = {PrefixIndex.HASH: _hash_tables, PrefixIndex.RADIX: _radix_tables}
+
+
+def _maker_of_tables(allocation: AllocationPolicy, form: PrefixIndex) -> Callable[..., BlockTables]:
+    if isinstance(allocation, ContiguousAllocation):
+        return _contiguous_tables
+    return _lcm_tables if isinstance(allocation, LargePageAllocation) else _MAKE_TABLES[form]

@@ -22,7 +22,8 @@ def group_parents(group: int, parents: list[BlockKey | None]) -> list[BlockKey |
 class KVGroup:
     """A set of layers with one window. `window_tokens` None: full attention.
 
-    All groups draw from one pool, whose block holds `block_size` tokens of one group's layers.
+    All groups draw from one pool. Its block holds `block_size` tokens of one group's layers: of the largest group's, so
+    that any block serves any group, or (`core.large_pages`) of as many as the group has.
     """
 
     num_layers: int
@@ -49,6 +50,14 @@ class KVGroup:
             if all(present[first:num_blocks]):
                 return num_blocks
         return 0
+
+
+def merged(groups: Sequence[KVGroup]) -> tuple[KVGroup, ...]:
+    """One group for each window, of all layers that have it: what groups of different sizes make possible."""
+    num_layers: dict[int | None, int] = {}
+    for group in groups:
+        num_layers[group.window_tokens] = num_layers.get(group.window_tokens, 0) + group.num_layers
+    return tuple(KVGroup(number, window_tokens) for window_tokens, number in num_layers.items())
 
 
 def num_usable_blocks(

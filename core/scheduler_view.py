@@ -53,7 +53,7 @@ class SchedulerView(Protocol):
     def prefix_caching(self) -> bool: ...
     @property
     def num_kv_groups(self) -> int:
-        """Block tables of each sequence."""
+        """Blocks that a block's tokens take in all: one in each group's table (of small pages: one for each layer)."""
         ...
 
     @property

@@ -47,10 +47,10 @@ def peak_blocks(request: Request, tables: BlockTables, num_output_tokens: int) -
     size = tables.block_size
     per_sequence = tables.allocation.target_blocks(request, request.num_prompt_tokens + num_output_tokens - 1)
     num_shared = request.num_prompt_tokens // size if request.num_samples > 1 else 0
-    total = 0
+    num_held = []
     for group in tables.groups:
         if group.window_tokens is None or request.num_samples > 1:
-            total += num_shared + request.num_samples * (per_sequence - num_shared)
+            num_held.append(num_shared + request.num_samples * (per_sequence - num_shared))
         else:
-            total += min(per_sequence, tables.most_window_blocks(group.window_tokens))
-    return total
+            num_held.append(min(per_sequence, tables.most_window_blocks(group.window_tokens)))
+    return tables.num_alone(num_held)

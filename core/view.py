@@ -20,7 +20,7 @@ class View:
         self.num_full_blocks = 0
         config, tables = scheduler.config, scheduler.tables
         self.num_blocks = tables.pool.num_blocks
-        self.num_kv_groups = len(tables.groups)
+        self.num_kv_groups = tables.num_groups
         self.max_batch_tokens = config.max_batch_tokens
         self.chunked_prefill = config.chunked_prefill
         self.long_prefill_threshold_tokens = config.long_prefill_threshold_tokens

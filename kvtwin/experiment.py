@@ -23,6 +23,7 @@ from core.recorder import Recorder
 from core.scheduler import Scheduler, SchedulerConfig
 from kvtwin.binding import PolicyFactory, bind_policy, checked_policy, instantiate_one, policy_bases
 from kvtwin.foreseeing import foresight_of, is_clairvoyant
+from kvtwin.pool_layout import pool_layout
 from kvtwin.tokenizing import read_with_tokenizer
 from traces.generate import generate
 from traces.recipe import load_recipe
@@ -63,6 +64,7 @@ class Experiment:
     policies: PolicyFactories
     prefix_caching: bool
     groups: tuple[KVGroup, ...]
+    block_layers: int  # whose KV one block of the pool holds
     model: ModelShape
     hardware: Hardware
     seed: int
@@ -72,6 +74,12 @@ class Experiment:
     def keeps_steps(self) -> bool:
         """Whether the run keeps a row a step; the engine's always does."""
         return bool(self.config.get("steps", True))
+
+    @property
+    def block_bytes(self) -> int:
+        """Bytes of one block of the pool."""
+        token_bytes = self.model.kv_bytes_per_token() // self.model.num_kv_layers * self.block_layers
+        return self.pool.block_size_tokens * token_bytes
 
     def new_log(self) -> DecisionLog:
         return _LOGS[self.config["decisions"]]()
@@ -137,6 +145,7 @@ def load_experiment(
         for group, base in policy_bases(PrefixIndex(config.pool.prefix_index)).items()
     }
     model = instantiate_one(config.model, "model")
+    layout = pool_layout(model, chosen["allocation"], _limit(config.pool.num_blocks, default_num_blocks))
     max_model_len = _limit(config.scheduler.max_model_len, default_max_model_len)
     return Experiment(
         config={str(key): value for key, value in resolved.items()},
@@ -165,7 +174,7 @@ def load_experiment(
             single_steps=single_steps,
         ),
         pool=PoolConfig(
-            _limit(config.pool.num_blocks, default_num_blocks),
+            layout.num_blocks,
             config.pool.block_size_tokens,
             config.pool.host_blocks,
             config.pool.free_order,
@@ -176,7 +185,8 @@ def load_experiment(
         ),
         policies=PolicyFactories(**chosen),
         prefix_caching=config.scheduler.prefix_caching,
-        groups=tuple(model.kv_groups()),
+        groups=layout.groups,
+        block_layers=layout.block_layers,
         model=model,
         hardware=instantiate_one(config.hardware, "hardware"),
         seed=config.seed,

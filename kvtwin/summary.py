@@ -192,14 +192,14 @@ def _trace_block(experiment: Experiment) -> dict[str, Any]:
 
 
 def _pool_block(experiment: Experiment) -> dict[str, Any]:
-    bytes_per_token = experiment.model.kv_bytes_per_token()
-    num_blocks, size = experiment.pool.num_blocks, experiment.pool.block_size_tokens
+    num_blocks = experiment.pool.num_blocks
     return {
         "num_blocks": num_blocks,
-        "block_size_tokens": size,
+        "block_size_tokens": experiment.pool.block_size_tokens,
+        "block_layers": experiment.block_layers,
         "host_blocks": experiment.pool.host_blocks,
-        "bytes_per_token": bytes_per_token,
-        "bytes": None if num_blocks is None else num_blocks * size * bytes_per_token,
+        "bytes_per_token": experiment.model.kv_bytes_per_token(),
+        "bytes": None if num_blocks is None else num_blocks * experiment.block_bytes,
     }
 
 
@@ -208,7 +208,6 @@ def _metrics(
 ) -> dict[str, Any]:
     has_all_steps = _has_all_steps(replicas)
     num_swapped = sum(each.num_swapped_blocks for each in replicas)
-    block_bytes = experiment.model.kv_bytes_per_token() * experiment.pool.block_size_tokens
     slo = experiment.config["slo"]
     has_slo = slo["ttft_s"] is not None and slo["tpot_s"] is not None
     metrics = compute_metrics(
@@ -220,7 +219,7 @@ def _metrics(
             experiment.pool.num_blocks,
             experiment.pool.block_size_tokens,
             experiment.trace.has_prefix_information and experiment.prefix_caching,
-            swapped_bytes=num_swapped * block_bytes,
+            swapped_bytes=num_swapped * experiment.block_bytes,
             num_evictions=sum(each.num_evictions for each in replicas),
             num_costly_evictions=total(each.num_costly_evictions for each in replicas),
             counts_orphans=replicas[0].counts_orphans,

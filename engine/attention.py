@@ -78,7 +78,7 @@ class HeadAttention:
 
     def __call__(self, x: Tensor, step: StepContext) -> Tensor:
         """[num_tokens, hidden] -> [num_tokens, hidden]; writes the step's keys and values, if they are its own."""
-        caches = step.kv.key[self._place.index], step.kv.value[self._place.index]
+        caches = step.kv.layer(self._place)
         query = self._write(self._qkv(x), step, caches)
         return self._out(self._attend(query, caches, step).flatten(1))
 

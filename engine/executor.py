@@ -95,7 +95,8 @@ class TorchExecutor:
 
     `num_sampled` counts the positions at which a token was due; `near_ties` are those whose two best logits lie within
     NEAR_TIE_LOGITS. With a `shadow`, every block operation is repeated on its tags and every read is checked.
-    `sharing`: when decodes read a prefix that they share once for all of them, of each KV group.
+    `sharing`: when decodes read a prefix that they share once for all of them, of each KV group. `group_tables`: which
+    of a sequence's tables each of the decoder's groups reads, where these are not the plan's.
     """
 
     def __init__(
@@ -107,6 +108,7 @@ class TorchExecutor:
         sampling: Sampling = Sampling(),
         shadow: Shadow | None = None,
         sharing: Sharing = (),
+        group_tables: SequenceOf[int] = (),
     ) -> None:
         self.tokens = tokens
         self.num_sampled = 0
@@ -116,6 +118,7 @@ class TorchExecutor:
         self._kv = kv
         self._sampling = sampling
         self._shadow = shadow
+        self._group_tables = group_tables
         self._packer = StepPacker(len(decoder.shape.kv_groups()), kv.block_size, sharing)
         self._planner = StepPlanner(tokens, self._packer.tables, self._block_tables)
         self._tables = DeviceTables(decoder.device)
@@ -178,7 +181,9 @@ class TorchExecutor:
     # ---- the batch ------------------------------------------------------------------------------------------------
 
     def _block_tables(self, sequence: Sequence) -> SequenceOf[SequenceOf[Block | None]]:
-        return sequence.tables
+        if not self._group_tables:
+            return sequence.tables
+        return [sequence.tables[table] for table in self._group_tables]
 
     def _send(self, rows: StepRows, inputs: StepInputs) -> BatchInput:
         return inputs.send(_token_ids(rows), self._tables, self._decoder.device)

@@ -10,7 +10,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from engine.decoder_shape import DecoderShape
+from engine.decoder_shape import DecoderShape, KVPlace
 from kernels import reference
 
 
@@ -39,9 +39,9 @@ class PagedKV:
     def value(self) -> Tensor:
         return self.tensors[1]
 
-    @property
-    def latent(self) -> Tensor:
-        return self.tensors[0]
+    def layer(self, place: KVPlace) -> tuple[Tensor, ...]:
+        """What a layer caches: of each tensor [num_blocks, block_size, ...], by the block ids of its group."""
+        return tuple(tensor[place.index] for tensor in self.tensors)
 
     @property
     def block_size(self) -> int:

@@ -7,47 +7,49 @@ block: to the kernels that is an ordinary cache, and no byte is moved or padded.
 
 from __future__ import annotations
 
-from collections.abc import Sequence as SequenceOf
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from core.kv_group import KVGroup
-from core.request import Sequence
-from engine.block_ids import BlockIds
-from engine.decoder_shape import DecoderShape
+from engine.decoder_shape import DecoderShape, KVPlace
 from engine.kv_cache import BlockKernels, PagedKV
 from kernels import reference
 
 
-class _Layers:
-    """What a layer reads and writes, by its place in its group: [num_blocks - place, block_size, ...]."""
+class SmallPages(NamedTuple):
+    """Where the layers of a decoder, whose groups have equal sizes, lie in pages that have all layers of one window.
 
-    def __init__(self, row: Tensor) -> None:
-        self._row = row
+    By the decoder's group: which of a sequence's `tables` leads to its pages, and the places of its `layers` in them.
+    """
 
-    def __getitem__(self, place: int) -> Tensor:
-        return self._row[place:]
+    tables: tuple[int, ...]
+    layers: tuple[range, ...]
+
+    @classmethod
+    def of(cls, decoder_groups: Sequence[KVGroup], groups: Sequence[KVGroup]) -> SmallPages:
+        windows = [group.window_tokens for group in groups]
+        tables = tuple(windows.index(group.window_tokens) for group in decoder_groups)
+        num_placed = [0] * len(groups)
+        layers = []
+        for group, table in zip(decoder_groups, tables, strict=True):
+            layers.append(range(num_placed[table], num_placed[table] + group.num_layers))
+            num_placed[table] += group.num_layers
+        return cls(tables, tuple(layers))
 
 
 @dataclass(frozen=True, slots=True)
 class LargePageKV(PagedKV):
     """Tensors [1, num_blocks, block_size, ...], of which a block has one layer."""
 
-    @property
-    def key(self) -> _Layers:
-        return _Layers(self.tensors[0][0])
+    pages: SmallPages = field(kw_only=True)
 
-    @property
-    def value(self) -> _Layers:
-        return _Layers(self.tensors[1][0])
-
-    @property
-    def latent(self) -> _Layers:
-        return _Layers(self.tensors[0][0])
+    def layer(self, place: KVPlace) -> tuple[Tensor, ...]:
+        first = self.pages.layers[place.group][place.index]
+        return tuple(tensor[0, first:] for tensor in self.tensors)
 
 
 def allocate_large_pages(
@@ -57,37 +59,12 @@ def allocate_large_pages(
     dtype: torch.dtype,
     device: torch.device | str,
     kernels: BlockKernels = reference,
+    *,
+    pages: SmallPages,
 ) -> LargePageKV:
-    """A zeroed row of so many blocks of one layer, the numbers that no page begins at included."""
-    return LargePageKV(
-        tuple(
-            torch.zeros((1, num_blocks, block_size, *token_shape), dtype=dtype, device=device)
-            for token_shape in shape.kv_token_shapes
-        ),
-        kernels,
+    """A zeroed row of so many blocks of one layer."""
+    tensors = tuple(
+        torch.zeros((1, num_blocks, block_size, *token_shape), dtype=dtype, device=device)
+        for token_shape in shape.kv_token_shapes
     )
-
-
-class _Part(NamedTuple):
-    """Where a group of the decoder's layers lies: in the small pages of which table, from which block of them on."""
-
-    table: int
-    first: int
-
-
-class SmallPageIds(BlockIds):
-    """Block ids for a decoder whose groups have equal sizes, of tables whose groups have all layers of a window."""
-
-    def __init__(self, decoder_groups: SequenceOf[KVGroup], groups: SequenceOf[KVGroup]) -> None:
-        super().__init__()
-        windows = [group.window_tokens for group in groups]
-        num_placed = [0] * len(groups)
-        self._parts = []
-        for group in decoder_groups:
-            table = windows.index(group.window_tokens)
-            self._parts.append(_Part(table, num_placed[table]))
-            num_placed[table] += group.num_layers
-
-    def of(self, sequence: Sequence) -> list[np.ndarray]:
-        tables = super().of(sequence)
-        return [tables[table] + first for table, first in self._parts]
+    return LargePageKV(tensors, kernels, pages=pages)

@@ -42,7 +42,7 @@ class LatentAttention:
     def __call__(self, x: Tensor, step: StepContext) -> Tensor:
         """[num_tokens, hidden] -> [num_tokens, hidden]; writes the step's latents."""
         angles = step.angles_of(self._place)
-        cache = step.kv.latent[self._place.index]
+        (cache,) = step.kv.layer(self._place)
         slots = step.batch.groups[self._place.group].slot_mapping
         cache.flatten(0, 1).index_copy_(0, slots, self._cached(x, angles))
 

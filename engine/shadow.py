@@ -53,21 +53,29 @@ class Shadow:
 
     A tag read is counted as `hit` (adopted from the prefix index in this step), `copy` or `swap_in` (its block was the
     target of one in this step), else as `read`. `windows` are those of the KV groups: what has left a window is not
-    read, and not checked.
+    read, and not checked. `layers`: of each group, which of the blocks from an id on are those of its layers, each with
+    its own tags; the first, where one block holds them all.
     """
 
     device: ShadowMemory
     host: ShadowMemory | None = None
     windows: tuple[int | None, ...] = (None,)
+    layers: tuple[range, ...] = (range(1),)
     num_checked: Counter[str] = field(default_factory=Counter)
     _hashes: dict[tuple[int, int], _PrefixHashes] = field(default_factory=dict)
 
     @classmethod
     def beside(
-        cls, num_blocks: int, host_blocks: int, block_size: int, windows: tuple[int | None, ...] = (None,)
+        cls,
+        num_blocks: int,
+        host_blocks: int,
+        block_size: int,
+        windows: tuple[int | None, ...] = (None,),
+        layers: tuple[range, ...] = (),
     ) -> Shadow:
         """An empty shadow of a KV memory of these dimensions."""
-        return cls(ShadowMemory.empty(num_blocks, block_size), ShadowMemory.empty(host_blocks, block_size), windows)
+        device, host = ShadowMemory.empty(num_blocks, block_size), ShadowMemory.empty(host_blocks, block_size)
+        return cls(device, host, windows, layers or (range(1),) * len(windows))
 
     def write(self, rows: SequenceOf[StepRow], batch: BatchInput) -> None:
         """Tags the step's new tokens through the slot mappings that K and V go through."""
@@ -75,7 +83,9 @@ class Shadow:
         positions, token_ids = batch.positions.cpu(), batch.token_ids.cpu()
         for group, tables in enumerate(batch.groups):
             tags = torch.stack([hashes, positions, token_ids, torch.full_like(hashes, group)], dim=1)
-            self.device.tags.flatten(0, 1).index_copy_(0, tables.slot_mapping.cpu(), tags)
+            slots, block_size = tables.slot_mapping.cpu(), self.device.tags.shape[1]
+            for layer in self.layers[group]:
+                self.device.tags.flatten(0, 1).index_copy_(0, slots + layer * block_size, tags)
 
     def check(self, plan: StepPlan, rows: SequenceOf[StepRow], batch: BatchInput) -> None:
         """Compares every tag that the step's kernels read with the sequence's own; `rows` in packed order.
@@ -85,10 +95,13 @@ class Shadow:
         origins = _Origins(plan)
         decodes, prefills = rows[: batch.num_decodes], rows[batch.num_decodes :]
         for group, tables in enumerate(batch.groups):
-            if decodes:
-                self._check(origins, group, decodes, tables.decode_block_tables, batch.decode_num_kv_tokens)
-            if prefills:
-                self._check(origins, group, prefills, tables.prefill_block_tables, batch.prefill_num_kv_tokens)
+            for layer in self.layers[group]:
+                if decodes:
+                    blocks = tables.decode_block_tables + layer
+                    self._check(origins, group, decodes, blocks, batch.decode_num_kv_tokens)
+                if prefills:
+                    blocks = tables.prefill_block_tables + layer
+                    self._check(origins, group, prefills, blocks, batch.prefill_num_kv_tokens)
 
     def _check(
         self, origins: _Origins, group: int, rows: SequenceOf[StepRow], block_tables: Tensor, num_kv_tokens: Tensor

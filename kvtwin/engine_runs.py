@@ -25,6 +25,7 @@ from engine.decode_graphs import CudaRecorder, GraphedDecoder, recorded_sizes
 from engine.executor import PreparedStep, Sampling, StepDecoder, StepOutput, TorchExecutor
 from engine.kernel_sets import name_of
 from engine.kv_cache import PagedKV, allocate_kv, kv_block_bytes
+from engine.large_pages import SmallPages, allocate_large_pages
 from engine.loop import EngineLoop, run_by_turns
 from engine.run import new_loop
 from engine.shadow import Shadow
@@ -33,6 +34,7 @@ from engine.tokens import TokenStore
 from kvtwin.binding import PolicyFactory
 from kvtwin.engine_setup import EngineSetup, LoadedModel, load_engine_setup
 from kvtwin.outputs_file import OUTPUTS_FILE, outputs_jsonl
+from kvtwin.pool_layout import has_large_pages
 from kvtwin.progress import Progress, progress_bar
 from kvtwin.replica_records import replica_records
 from kvtwin.simulating import check_any_ran
@@ -102,8 +104,21 @@ class EngineRunner:
         pool = self.setup.experiment.pool
         if not self.setup.settings.shadow or pool.num_blocks is None:
             return None
-        windows = tuple(group.window_tokens for group in self.setup.experiment.groups)
-        return Shadow.beside(pool.num_blocks + pool.first_block_id, pool.host_blocks, pool.block_size_tokens, windows)
+        return Shadow.beside(
+            pool.num_blocks + pool.first_block_id,
+            pool.host_blocks,
+            pool.block_size_tokens,
+            tuple(group.window_tokens for group in self.setup.model.decoder.shape.kv_groups()),
+            self._small_pages.layers if self._has_large_pages else (),
+        )
+
+    @property
+    def _has_large_pages(self) -> bool:
+        return has_large_pages(self.setup.experiment.policies.allocation)
+
+    @property
+    def _small_pages(self) -> SmallPages:
+        return SmallPages.of(self.setup.model.decoder.shape.kv_groups(), self.setup.experiment.groups)
 
     def _executor(self, shadow: Shadow | None) -> TorchExecutor:
         setup, decoder = self.setup, self.setup.model.decoder
@@ -113,7 +128,8 @@ class EngineRunner:
         sampling = Sampling(settings.temperature, setup.experiment.seed, settings.top_k, settings.top_p)
         shares = settings.cascade and settings.cached_keys == "rotated"
         sharing = sharing_of(decoder.shape, SharingRule()) if shares else ()
-        return TorchExecutor(self._stepping(kv), kv, host, tokens, sampling, shadow, sharing)
+        group_tables = self._small_pages.tables if self._has_large_pages else ()
+        return TorchExecutor(self._stepping(kv), kv, host, tokens, sampling, shadow, sharing, group_tables)
 
     def _stepping(self, kv: PagedKV) -> StepDecoder:
         """The decoder, its steps of decodes recorded if that is asked for."""
@@ -129,12 +145,18 @@ class EngineRunner:
         decoder, pool = self.setup.model.decoder, self.setup.experiment.pool
         assert pool.num_blocks is not None  # refused by load_engine_setup
         size, num_ids = pool.block_size_tokens, pool.num_blocks + pool.first_block_id
-        allocate = partial(allocate_kv, decoder.shape, block_size=size, dtype=decoder.dtype)
+        allocate = partial(
+            partial(allocate_large_pages, pages=self._small_pages) if self._has_large_pages else allocate_kv,
+            decoder.shape,
+            block_size=size,
+            dtype=decoder.dtype,
+        )
         try:
             host = allocate(num_blocks=pool.host_blocks, device="cpu") if pool.host_blocks else None
             return allocate(num_blocks=num_ids, device=decoder.device, kernels=decoder.kernels), host
         except (RuntimeError, MemoryError):  # torch's allocators raise RuntimeError
-            num_bytes = (num_ids + pool.host_blocks) * kv_block_bytes(decoder.shape, size, decoder.dtype)
+            layer_bytes = kv_block_bytes(decoder.shape, size, decoder.dtype) // decoder.shape.num_block_layers
+            num_bytes = (num_ids + pool.host_blocks) * layer_bytes * self.setup.experiment.block_layers
             raise InputError(
                 f"pool.num_blocks={pool.num_blocks}, pool.host_blocks={pool.host_blocks}: no room for "
                 f"{num_bytes:,} bytes of KV; expected fewer"

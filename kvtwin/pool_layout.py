@@ -22,6 +22,12 @@ class PoolLayout(NamedTuple):
     block_layers: int
 
 
+def has_large_pages(allocation: Callable[[PolicyEnv], AllocationPolicy]) -> bool:
+    """Whether the policies of a checked factory give every KV group blocks of its own size."""
+    assert isinstance(allocation, partial)
+    return issubclass(class_of(allocation), LargePageAllocation)
+
+
 def pool_layout(
     model: ModelShape, allocation: Callable[[PolicyEnv], AllocationPolicy], num_blocks: int | None
 ) -> PoolLayout:
@@ -32,8 +38,7 @@ def pool_layout(
     """
     groups = model.kv_groups()
     block_layers = max(group.num_layers for group in groups)
-    assert isinstance(allocation, partial)
-    if not issubclass(class_of(allocation), LargePageAllocation):
+    if not has_large_pages(allocation):
         return PoolLayout(groups, num_blocks, block_layers)
     groups = merged(groups)
     large = Carving.of(groups).large

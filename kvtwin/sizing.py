@@ -7,6 +7,7 @@ from typing import Any
 
 from core.hardware import Hardware
 from core.model_shape import ModelShape
+from kvtwin.lcm_sizing import lcm_figures
 from kvtwin.memory_plan import (
     GIB,
     SizingOptions,
@@ -38,6 +39,7 @@ def size(model: ModelShape, hardware: Hardware, options: SizingOptions | None = 
         _settings(model, hardware, options)
         | _model_figures(model, options)
         | _pool_figures(model, hardware, options)
+        | lcm_figures(model, options, pool_bytes(model, hardware, options))
         | _cost_figures(model, hardware, options)
         | _seed_units_figures(model, hardware, options)
     )

@@ -80,6 +80,15 @@ def _capacity_rows(figures: Mapping[str, Any]) -> Iterable[Row]:
     yield "blocks", f"{figures['num_blocks']:,}", usable
     yield "tokens", f"{figures['capacity_tokens']:,}", ""
     yield "sequences at once", f"{windowed if is_windowed else full:,.2f}", "" if windowed == full else note
+    if figures["padding_ratio"]:
+        yield "with LCM pages", f"{figures['lcm_concurrency_seqs']:,.2f}", _lcm_note(figures)
+
+
+def _lcm_note(figures: Mapping[str, Any]) -> str:
+    page_bytes = figures["lcm_page_bytes"]
+    small = " or ".join(f"{page_bytes // each} of {binary_text(each)}" for each in figures["lcm_small_page_bytes"])
+    padding = f"{figures['padding_ratio'] * 100:.1f} % of padding"
+    return f"without the {padding}; {binary_text(page_bytes)} hold {small}"
 
 
 def _seed_rows(figures: Mapping[str, Any]) -> Iterable[Row]:

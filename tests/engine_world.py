@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -15,11 +15,13 @@ from world import Settings, check_integrity, scheduler_of
 from core.decision_log import Event, first_difference
 from core.inputs_log import InputsLog, RecordedInputs
 from core.interfaces import AdmissionPolicy
+from core.lcm_tables import LcmTables
 from core.scheduler import Scheduler
 from engine.clock import EngineClock
 from engine.decoder_shape import DecoderShape
 from engine.executor import Sampling, TorchExecutor
 from engine.kv_cache import allocate_kv
+from engine.large_pages import SmallPages, allocate_large_pages
 from engine.model import Decoder
 from engine.output_mode import ForcedLength, OutputMode
 from engine.run import EngineRun, run_engine
@@ -133,8 +135,11 @@ def run_trace(trace: Trace, setup: EngineSetup) -> EngineResult:
     settings, decoder = setup.settings, setup.decoder()
     assert settings.num_blocks is not None
     scheduler = setup.scheduler(spans=False)
+    groups, has_large_pages = decoder.shape.kv_groups(), isinstance(scheduler.tables, LcmTables)
+    pages = SmallPages.of(groups, settings.groups) if has_large_pages else None
+    allocate = partial(allocate_large_pages, pages=pages) if has_large_pages else allocate_kv
     kv, host_kv = (
-        allocate_kv(decoder.shape, num_blocks, settings.block_size, decoder.dtype, "cpu")
+        allocate(decoder.shape, num_blocks, settings.block_size, decoder.dtype, "cpu")
         for num_blocks in (settings.num_blocks, settings.host_blocks)
     )
     for memory in (kv, host_kv):
@@ -142,9 +147,11 @@ def run_trace(trace: Trace, setup: EngineSetup) -> EngineResult:
             tensor.fill_(torch.nan)
     prompts = setup.tokens or TraceTokens(trace, corpus_bytes(), decoder.shape.vocab_size)
     tokens = TokenStore(prompts, setup.output, decoder.shape.max_positions)
-    windows = tuple(group.window_tokens for group in settings.groups)
-    shadow = Shadow.beside(settings.num_blocks, settings.host_blocks, settings.block_size, windows)
-    executor = setup.executor(decoder, kv, host_kv, tokens, setup.sampling, shadow)
+    windows = tuple(group.window_tokens for group in groups)
+    layers = pages.layers if pages else ()
+    shadow = Shadow.beside(settings.num_blocks, settings.host_blocks, settings.block_size, windows, layers)
+    others = {"group_tables": pages.tables} if pages else {}
+    executor = setup.executor(decoder, kv, host_kv, tokens, setup.sampling, shadow, **others)
     inputs_log = InputsLog()
     ended = run_engine(setup.source(trace), scheduler, executor, setup.clock(), inputs_log)
     check_integrity(scheduler)

@@ -8,8 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from core.decision_log import NO_REQUEST, DecisionLog
-from core.interfaces import Block, BlockKey
-from core.prefix_index import HashIndex
+from core.interfaces import BlockKey
 from core.request import Sequence as RequestSequence
 
 _KEYS_AT_ONCE = 32
@@ -47,29 +46,39 @@ class _Takings:
 
 
 class Attribution:
-    """Remembers what was evicted, and charges it when it is computed again. `now` tells picoseconds.
+    """Remembers what was evicted, and charges it when it is computed again. `now` tells picoseconds, `resident(key)`
+    is None where no block holds that content.
 
     O(1) a block; about 150 bytes for every distinct key that was ever evicted, whether or not it comes back.
     """
 
-    def __init__(self, index: HashIndex, log: DecisionLog, now: Callable[[], int], block_size: int) -> None:
+    def __init__(
+        self, resident: Callable[[BlockKey], object | None], log: DecisionLog, now: Callable[[], int], block_size: int
+    ) -> None:
         self.num_costly = 0  # evictions that cost somebody something
         self.charges = Charges()
-        self._index = index
+        self._resident = resident
         self._log = log
         self._now = now
         self._block_size = block_size
         self._lost: dict[BlockKey | None, int] = {}  # to the number of its last eviction; also what came back since
         self._is_costly = bytearray()  # by number
         self._takings = _Takings()
-        self._unowned: list[Block] = []  # evicted in the taking at hand
+        self._unowned: list[int] = []  # blocks that were evicted in the taking at hand
 
-    def evicted(self, blocks: Sequence[Block]) -> None:
-        """These are about to lose their content."""
+    def count_evicted(self, num_blocks: int) -> int:
+        """So many are evicted now. Returns the number of the first eviction among them."""
         first = len(self._is_costly)
-        self._lost.update(zip([block.key for block in blocks], range(first, first + len(blocks)), strict=True))
-        self._is_costly.extend(bytes(len(blocks)))
-        self._unowned += blocks
+        self._is_costly.extend(bytes(num_blocks))
+        return first
+
+    def lost(self, keys: Sequence[BlockKey | None], numbers: Sequence[int]) -> None:
+        """The content of these keys was lost by the evictions of these numbers."""
+        self._lost.update(zip(keys, numbers, strict=True))
+
+    def await_owner(self, block_ids: Sequence[int]) -> None:
+        """These were evicted; for whom is known with the next taking."""
+        self._unowned += block_ids
 
     def taken_by(self, owner: int) -> None:
         """What was evicted since the last taking was evicted for this request."""
@@ -77,14 +86,17 @@ class Attribution:
             self._takings.add(len(self._is_costly) - len(self._unowned), self._log.step, self._now(), owner)
             self._unowned.clear()
 
-    def taken_by_each(self, blocks: Sequence[Block], owners: Sequence[int]) -> None:
+    @property
+    def awaits_owner(self) -> bool:
+        """Has anything been evicted since the last taking?"""
+        return bool(self._unowned)
+
+    def taken_by_each(self, block_ids: Sequence[int], owners: Sequence[int]) -> None:
         """These requests took a block each, some of which were just evicted."""
-        if not self._unowned:
-            return
-        owner_of = dict(zip(blocks, owners, strict=True))
+        owner_of = dict(zip(block_ids, owners, strict=True))
         step, now_ps, first = self._log.step, self._now(), len(self._is_costly) - len(self._unowned)
-        for number, block in enumerate(self._unowned, first):
-            self._takings.add(number, step, now_ps, owner_of.get(block, NO_REQUEST))
+        for number, block_id in enumerate(self._unowned, first):
+            self._takings.add(number, step, now_ps, owner_of.get(block_id, NO_REQUEST))
         self._unowned.clear()
 
     def look_ahead(self, sequence: RequestSequence, num_computed: int) -> None:
@@ -94,9 +106,11 @@ class Attribution:
         resident, but behind one that was evicted, is lost by that eviction.
         """
         first, last = num_computed // self._block_size, (sequence.num_known - 1) // self._block_size
+        if not sequence.request.num_preemptions:  # nobody had its own text before
+            last = min(last, sequence.keys.num_shared)
         found: list[int] = []
         sequence.lost_ahead, sequence.first_lost = found, first
-        cause, resident = None, self._index.get
+        cause, resident = None, self._resident
         for start in range(first, last, _KEYS_AT_ONCE):
             for key in sequence.keys.keys(start, min(start + _KEYS_AT_ONCE, last)):
                 if resident(key) is None:

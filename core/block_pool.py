@@ -92,7 +92,8 @@ class BlockPool:
         """Takes a block for each of these requests, whose decodes need one."""
         taken = self._take(len(request_ids), ())
         if self.attribution is not None:
-            self.attribution.taken_by_each(taken, request_ids)
+            if self.attribution.awaits_owner:
+                self.attribution.taken_by_each([block.block_id for block in taken], request_ids)
         self._log.blocks_of(Event.ALLOC, request_ids, taken)
         return taken
 
@@ -151,7 +152,9 @@ class BlockPool:
         self.num_evictions += len(victims)
         self._log.blocks(Event.EVICT, NO_REQUEST, victims)
         if self.attribution is not None:
-            self.attribution.evicted(victims)
+            first = self.attribution.count_evicted(len(victims))
+            self.attribution.lost([block.key for block in victims], range(first, first + len(victims)))
+            self.attribution.await_owner([block.block_id for block in victims])
         self.index.remove(victims)
 
     def adopt(self, blocks: Sequence[Block], request_id: int, readmission: bool) -> None:

@@ -34,6 +34,7 @@ class BlockTables:
     """Block tables over one pool. A failed question changes nothing; only the verbs that say so change state."""
 
     is_contiguous = False
+    is_by_runs = False  # tables are arrays of block ids
     serves_searches = True
 
     def __init__(
@@ -62,6 +63,10 @@ class BlockTables:
         self.allocation = allocation
         self._log = log
         self._max_batch_tokens = max_batch_tokens
+
+    def empty(self) -> list[list[Block]]:
+        """The tables of a sequence that holds nothing."""
+        return [[] for _ in self.groups]
 
     # ---- prefix look-up -------------------------------------------------------------------------------------------
 
@@ -328,6 +333,10 @@ class BlockTables:
         return 0
 
     # ---- shrinking ------------------------------------------------------------------------------------------------
+
+    def suspend(self, sequence: Sequence) -> None:
+        """As `release`, of a sequence that comes back."""
+        self.release(sequence)
 
     def release(self, sequence: Sequence) -> None:
         """Gives up all its blocks, leaf to root, group after group."""

@@ -35,6 +35,8 @@ from core.prefix_index import HashIndex
 from core.radix_tables import RadixTables
 from core.radix_tree import RadixTree, SplitCreated
 from core.recorder import Recorder
+from core.run_pool import RunPool
+from core.run_tables import RunTables
 from core.scheduler import Policies, Scheduler, SchedulerConfig
 from core.swap import HostPool
 from core.whole_leaves import WholeLeaves
@@ -98,11 +100,13 @@ def build_scheduler(
     seed: int = 0,
     foresight: Foresight | None = None,
     attribution: bool = True,
+    by_runs: bool = False,
 ) -> Scheduler:
     """One replica's control plane, the same for simulator and engine.
 
     `foresight`: where a policy knows the future. `attribution`: whether evictions are charged for what they cost;
-    models of several KV groups or with sliding windows go without.
+    models of several KV groups or with sliding windows go without. `by_runs`: the tables are read by nobody but the
+    control plane, and no request has several samples; where the policies allow it, blocks are then kept as runs.
 
     Raises InputError for a pool that the KV groups cannot have.
     """
@@ -124,15 +128,53 @@ def build_scheduler(
     form = PrefixIndex(pool.prefix_index)
     if form is PrefixIndex.RADIX:
         config = _for_a_tree(config)
-    tables = _maker_of_tables(allocation, form)(
-        pool, eviction, allocation, log, groups, prefix_caching, config.max_batch_tokens
-    )
+    make_tables = _maker_of_tables(allocation, form)
+    if by_runs and _suits_runs(config, pool, eviction, allocation, groups):
+        make_tables = _run_tables
+    tables = make_tables(pool, eviction, allocation, log, groups, prefix_caching, config.max_batch_tokens)
     if attribution and prefix_caching and len(groups) == 1 and groups[0].window_tokens is None:
-        tables.pool.attribution = Attribution(tables.pool.index, log, clock.now, pool.block_size_tokens)
+        tables.pool.attribution = Attribution(tables.pool.index.get, log, clock.now, pool.block_size_tokens)
     kind = AsyncScheduler if config.async_scheduling else Scheduler
     scheduler = clock.scheduler = kind(config, tables, policies, log, recorder)
     scheduler.foresight = foresight
     return scheduler
+
+
+def _suits_runs(
+    config: SchedulerConfig,
+    pool: PoolConfig,
+    eviction: Policy,
+    allocation: AllocationPolicy,
+    groups: tuple[KVGroup, ...],
+) -> bool:
+    """Whether `RunTables` decides as `BlockTables` would."""
+    return (
+        vars(type(eviction)).get("evicts_in_order_of_release", False)  # a subclass may have an order of its own
+        and allocation.is_on_demand
+        and len(groups) == 1
+        and groups[0].window_tokens is None
+        and pool.num_blocks is not None
+        and pool.prefix_index == PrefixIndex.HASH.value
+        and pool.free_order == FreeOrder.UNHASHED_FIRST.value
+        and not pool.leaf_first
+        and not pool.host_blocks
+        and not config.async_scheduling
+    )
+
+
+def _run_tables(
+    pool: PoolConfig,
+    eviction: Policy,
+    allocation: AllocationPolicy,
+    log: DecisionLog,
+    groups: tuple[KVGroup, ...],
+    prefix_caching: bool,
+    max_batch_tokens: int,
+) -> RunTables:
+    assert isinstance(eviction, EvictionPolicy)
+    assert pool.num_blocks is not None
+    runs = RunPool(pool.num_blocks, log, pool.first_block_id)
+    return RunTables(runs, eviction, allocation, groups, pool.block_size_tokens, log, prefix_caching, max_batch_tokens)
 
 
 def _hash_tables(

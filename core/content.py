@@ -21,6 +21,9 @@ def private_key(owner: int, index: int) -> int:
 class BlockKeys(ABC):
     """The chained keys of one sequence's full blocks. `owner` is unique to the sequence within a run."""
 
+    num_shared: int
+    """Leading blocks whose content another sequence may have, too. The others have keys that nobody else has."""
+
     @abstractmethod
     def key(self, index: int) -> BlockKey:
         """Key of full block `index`: equal keys mean equal tokens in this block and in all before it."""
@@ -40,6 +43,8 @@ class BlockKeys(ABC):
 
 class PrivateKeys(BlockKeys):
     """Shares nothing: for traces without prefix information."""
+
+    num_shared = 0
 
     def __init__(self, owner: int) -> None:
         self._owner = owner
@@ -74,7 +79,7 @@ class HashKeys(BlockKeys):
         self._hash_ids = hash_ids
         self._hash_block_tokens = hash_block_tokens
         self._block_size = block_size
-        self._num_shared = num_prompt_tokens // block_size
+        self.num_shared = num_prompt_tokens // block_size
         self._num_prompt_tokens = num_prompt_tokens
         self._salt = salt
         self._parts = hash_block_tokens // block_size  # pool blocks per trace block
@@ -87,26 +92,26 @@ class HashKeys(BlockKeys):
             )
 
     def key(self, index: int) -> BlockKey:
-        if index >= self._num_shared:
+        if index >= self.num_shared:
             return private_key(self._owner, index)
         return self._shared_keys()[index]
 
     def keys(self, first: int, last: int) -> list[BlockKey]:
         keys = self._shared_keys()[first:last]
-        if last > self._num_shared:
-            keys += [private_key(self._owner, index) for index in range(max(first, self._num_shared), last)]
+        if last > self.num_shared:
+            keys += [private_key(self._owner, index) for index in range(max(first, self.num_shared), last)]
         return keys
 
     def _shared_keys(self) -> list[BlockKey]:
         if self._shared is None:
             num_parts, ids = self._parts, self._hash_ids
             if num_parts == 1:
-                parts = list(ids[: self._num_shared])
+                parts = list(ids[: self.num_shared])
             elif num_parts:
                 parts = [part for first in ids for part in range(first * num_parts, (first + 1) * num_parts)]
             else:
                 parts = list(ids[self._span - 1 :: self._span])
-            del parts[self._num_shared :]
+            del parts[self.num_shared :]
             # A salted key is never the (group, key) of another KV group.
             self._shared = [("salt", self._salt, part) for part in parts] if self._salt else [*parts]
         return self._shared
@@ -131,22 +136,22 @@ class TokenKeys(BlockKeys):
         self._block_size = block_size
         self._num_prompt_tokens = num_prompt_tokens
         self._salt = salt
-        self._num_shared = len(self._tokens) // block_size
+        self.num_shared = len(self._tokens) // block_size
         self._keys: list[bytes] = []
 
     def key(self, index: int) -> BlockKey:
-        if index >= self._num_shared:
+        if index >= self.num_shared:
             return private_key(self._owner, index)
         while len(self._keys) <= index:
             self._keys.append(self._next_key())
         return self._keys[index]
 
     def keys(self, first: int, last: int) -> list[BlockKey]:
-        end = min(last, self._num_shared)
+        end = min(last, self.num_shared)
         while len(self._keys) < end:
             self._keys.append(self._next_key())
         keys: list[BlockKey] = [*self._keys[first:end]]
-        return keys + [private_key(self._owner, index) for index in range(max(first, self._num_shared), last)]
+        return keys + [private_key(self._owner, index) for index in range(max(first, self.num_shared), last)]
 
     def _next_key(self) -> bytes:
         start = len(self._keys) * self._block_size

@@ -76,43 +76,52 @@ class DecisionLog:
 
     def __init__(self, keep_keys: bool = False) -> None:
         self.step = 0
-        self._heads: list[int] = []  # step, event, request, number of values, over and over
-        self._values = array("q")
-        self._owners: list[int] = []  # of the rows whose head says EACH
+        # Whoever adds to these himself calls `have_grown` afterwards.
+        self.heads: list[int] = []  # step, event, request, number of values, over and over
+        self.values = array("q")
+        self.owners: list[int] = []  # of the rows whose head says EACH
         self._keys: list[BlockKey | None] | None = [] if keep_keys else None
 
     def count(self, event: Event, request_id: int, value: int) -> None:
-        self._heads += (self.step, event, request_id, 1)
-        self._values.append(value)
+        self.heads += (self.step, event, request_id, 1)
+        self.values.append(value)
         if self._keys is not None:
             self._keys.append(None)
 
     def blocks(self, event: Event, request_id: int, blocks: Sequence[Block]) -> None:
         if not blocks:
             return
-        self._heads += (self.step, event, request_id, len(blocks))
-        self._values.fromlist([block.block_id for block in blocks])
+        self.heads += (self.step, event, request_id, len(blocks))
+        self.values.fromlist([block.block_id for block in blocks])
         if self._keys is not None:
             self._keys.extend([block.key for block in blocks])
+
+    def ids(self, event: Event, request_id: int, block_ids: array[int]) -> None:
+        """As `blocks`, at least one, by their ids. Keys are not kept."""
+        self.heads += (self.step, event, request_id, len(block_ids))
+        self.values += block_ids
+
+    def ids_of(self, event: Event, request_ids: Sequence[int], block_ids: array[int]) -> None:
+        """As `blocks_of`, by their ids. Keys are not kept."""
+        self.heads += (self.step, event, EACH, len(block_ids))
+        self.values += block_ids
+        self.owners += request_ids
 
     def blocks_of(self, event: Event, request_ids: Sequence[int], blocks: Sequence[Block]) -> None:
         """One block of each of these requests."""
-        self._heads += (self.step, event, EACH, len(blocks))
-        self._values.fromlist([block.block_id for block in blocks])
-        self._owners += request_ids
+        self.heads += (self.step, event, EACH, len(blocks))
+        self.values.fromlist([block.block_id for block in blocks])
+        self.owners += request_ids
         if self._keys is not None:
             self._keys.extend([block.key for block in blocks])
 
-    def take_over(self, heads: list[int], values: list[int], owners: list[int]) -> None:
-        """Decisions in the form in which they are kept: heads of (step, event, EACH, number of values)."""
-        self._heads += heads
-        self._values.fromlist(values)
-        self._owners += owners
+    def have_grown(self) -> None:
+        """Decisions without keys were added to `heads`, `values` and `owners`, in the form in which they are kept."""
         if self._keys is not None:
-            self._keys.extend([None] * len(values))
+            self._keys.extend([None] * (len(self.values) - len(self._keys)))
 
     def __len__(self) -> int:
-        return len(self._values)
+        return len(self.values)
 
     def rows(self) -> np.ndarray:
         """All decisions as int64 [num_decisions, 4]: step, event, request, block."""
@@ -121,14 +130,14 @@ class DecisionLog:
     def _row_chunks(self) -> Iterator[np.ndarray]:
         """`rows()` piece by piece: expanded they take four times the room of the log."""
         value = owner = 0
-        for first in range(0, len(self._heads), 4 * _RUNS_A_CHUNK):
-            heads = _integers(self._heads[first : first + 4 * _RUNS_A_CHUNK]).reshape(-1, 4)
+        for first in range(0, len(self.heads), 4 * _RUNS_A_CHUNK):
+            heads = _integers(self.heads[first : first + 4 * _RUNS_A_CHUNK]).reshape(-1, 4)
             rows = np.repeat(heads, heads[:, 3], axis=0)
-            rows[:, 3] = self._values[value : value + len(rows)]
+            rows[:, 3] = self.values[value : value + len(rows)]
             value += len(rows)
             is_each = rows[:, 2] == EACH
             num_owners = int(is_each.sum())
-            rows[is_each, 2] = _integers(self._owners[owner : owner + num_owners])
+            rows[is_each, 2] = _integers(self.owners[owner : owner + num_owners])
             owner += num_owners
             yield rows
 
@@ -146,11 +155,11 @@ class DecisionLog:
 
     def _columns(self) -> tuple[Ints, Ints, array[int]]:
         """Heads [num_heads, 4], owners of the rows whose head says EACH, and the rows' values."""
-        return _integers(self._heads).reshape(-1, 4), _integers(self._owners), self._values
+        return _integers(self.heads).reshape(-1, 4), _integers(self.owners), self.values
 
     def num_of(self, event: Event) -> int:
         """How many decisions of this kind there are."""
-        return sum(self._heads[place + 3] for place in range(0, len(self._heads), 4) if self._heads[place + 1] == event)
+        return sum(self.heads[place + 3] for place in range(0, len(self.heads), 4) if self.heads[place + 1] == event)
 
 
 def _integers(values: list[int]) -> Ints:
@@ -169,8 +178,16 @@ class NoLog(DecisionLog):
     def blocks_of(self, event: Event, request_ids: Sequence[int], blocks: Sequence[Block]) -> None:
         pass
 
-    def take_over(self, heads: list[int], values: list[int], owners: list[int]) -> None:
+    def ids(self, event: Event, request_id: int, block_ids: array[int]) -> None:
         pass
+
+    def ids_of(self, event: Event, request_ids: Sequence[int], block_ids: array[int]) -> None:
+        pass
+
+    def have_grown(self) -> None:
+        self.heads.clear()
+        del self.values[:]
+        self.owners.clear()
 
 
 def first_difference(left: np.ndarray, right: np.ndarray, context: int = 3) -> Difference | None:

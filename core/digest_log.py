@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from array import array
-
 import numpy as np
 
 from core.decision_digest import DecisionDigest
@@ -21,20 +19,24 @@ class DigestLog(DecisionLog):
         self._num_digested = 0
 
     def count(self, event: Event, request_id: int, value: int) -> None:
-        self._heads += (self.step, event, request_id, 1)
-        self._values.append(value)
-        if len(self._values) > _DECISIONS_AT_ONCE:
+        self.heads += (self.step, event, request_id, 1)
+        self.values.append(value)
+        if len(self.values) > _DECISIONS_AT_ONCE:
+            self._take_in()
+
+    def have_grown(self) -> None:
+        if len(self.values) > _DECISIONS_AT_ONCE:
             self._take_in()
 
     def _take_in(self) -> None:
-        self._num_digested += len(self._values)
+        self._num_digested += len(self.values)
         self._digest.update(*self._columns())
-        self._heads.clear()
-        self._values = array("q")
-        self._owners.clear()
+        self.heads.clear()
+        del self.values[:]
+        self.owners.clear()
 
     def __len__(self) -> int:
-        return self._num_digested + len(self._values)
+        return self._num_digested + len(self.values)
 
     def rows(self) -> np.ndarray:
         """Raises ValueError: they are gone."""

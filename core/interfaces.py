@@ -97,7 +97,8 @@ class EvictionPolicy(Policy):
     """Orders the cached blocks that no request references, and names the next one to lose its content.
 
     A policy that never evicts a block before the blocks that continue it says so by `is_prefix_closed`: where the head
-    of the queue waits for memory, spans are longer under such a policy. Decisions are the same either way.
+    of the queue waits for memory, spans are longer under such a policy. Decisions are the same either way. Likewise
+    `evicts_in_order_of_release`, said in the very class: the simulator then keeps that order itself, by runs of blocks.
 
     A policy that thinks the more of a block the deeper it stands in its text would give up beginnings first, and strand
     the rest. It says so by `leaf_first`: then only blocks without resident children are evicted, as `pool.leaf_first`
@@ -108,6 +109,7 @@ class EvictionPolicy(Policy):
     """
 
     is_prefix_closed: ClassVar[bool] = False
+    evicts_in_order_of_release: ClassVar[bool] = False
     leaf_first: ClassVar[bool] = False
     tells_categories_apart: bool = False
     scans_candidates: ClassVar[bool] = False

@@ -5,6 +5,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left
 from collections.abc import Sequence
+from struct import Struct
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -37,6 +38,9 @@ PLAN = (
     "num_running",
     "referenced_blocks_after",  # when its ended sequences have freed theirs
 )
+
+
+PLAN_ROW = Struct(f"{len(PLAN)}q")  # packs a row: four times as fast as extending an array by a tuple
 
 
 class Series:
@@ -165,10 +169,13 @@ class Recorder:
         self.step_referenced_blocks.append(pool.num_referenced)
         if num_internal_tokens != self.step_internal_tokens.last:
             self.step_internal_tokens.note(place, num_internal_tokens)
-        if len(pool.index) or pool.num_shared or pool.num_evictions or self.step_shared_references.last:
+        if pool.num_cached != self.step_cached_blocks.last:
             self.step_cached_blocks.note(place, pool.num_cached)
+        if pool.num_shared != self.step_shared_references.last:
             self.step_shared_references.note(place, pool.num_shared)
+        if pool.index.num_orphans != self.step_orphan_blocks.last:
             self.step_orphan_blocks.note(place, pool.index.num_orphans)
+        if pool.num_evictions != self.step_evictions_before_end.last:
             self.step_evictions_before_end.note(place, pool.num_evictions)
         self.num_steps_begun = place + 1
 
@@ -176,8 +183,8 @@ class Recorder:
         """A plan was carried out, and what ended with it has freed its blocks."""
         place = self.num_plans
         first_ps, growth_ps = self._even(durations_ps)
-        self.plans.extend(
-            (
+        self.plans.frombytes(
+            PLAN_ROW.pack(
                 len(durations_ps),
                 plan.start_ps,
                 first_ps,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable
+from struct import Struct
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +27,7 @@ COUNTS = (
 )
 TIMES = ("arrival_ps", "first_scheduled_ps", "first_token_ps", "finish_ps")
 _NAMES = ("request_id", *TIMES, *COUNTS, "outcome")
+_ROW = Struct(f"{len(_NAMES)}q")
 _OUTCOMES = list(Outcome)
 _NUMBER_OF = {outcome: number for number, outcome in enumerate(Outcome)}
 _NUM_PACKED_AT_ONCE = 4096
@@ -53,8 +55,8 @@ class RequestLog:
         num_produced = request.num_produced_tokens
         if request.outcome is Outcome.UNFINISHED:
             num_produced += sum(sequence.num_outputs for sequence in request.live)
-        self._values.extend(
-            (
+        self._values.frombytes(
+            _ROW.pack(
                 request.request_id,
                 request.arrival_ps,
                 request.first_scheduled_ps,
@@ -63,7 +65,7 @@ class RequestLog:
                 request.num_prompt_tokens,
                 num_produced,
                 request.num_samples,
-                max(request.num_cached_tokens, 0),
+                request.num_cached_tokens if request.num_cached_tokens > 0 else 0,
                 request.num_readmission_cached_tokens,
                 request.num_preemptions,
                 request.num_recomputed_tokens,

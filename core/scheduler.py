@@ -154,7 +154,7 @@ class Scheduler:
                 request,
                 index,
                 request.keys if index == 0 else request.keys.for_sample(request.request_id + (index << 31)),
-                [[] for _ in self.tables.groups],
+                self.tables.empty(),
                 request.num_prompt_tokens,
             )
             for index in range(request.num_samples)
@@ -286,7 +286,7 @@ class Scheduler:
             request.restart_search()
         for sequence in request.live:
             self.publication.preempted(sequence)
-            self.tables.release(sequence)
+            self.tables.suspend(sequence)
             sequence.num_had_kv = max(sequence.num_had_kv, sequence.stored_computed)
             sequence.stored_computed = 0
         self._free_kept()

@@ -50,6 +50,8 @@ class Swapping:
         Only blocks that nobody else references move; of shared ones only the key is kept. Releasing the tables is the
         caller's part.
         """
+        if self.host.num_blocks == 0:
+            return None
         started = [sequence for sequence in request.live if sequence.stored_computed]
         kept = [[self._with_kv(sequence, table) for table in sequence.tables] for sequence in started]
         references = Counter(block for tables in kept for table in tables for block in table if block is not None)

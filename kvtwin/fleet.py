@@ -59,7 +59,7 @@ def check_fleet(experiment: Experiment) -> None:
 
 def simulate_alone(experiment: Experiment, watch: Watch) -> list[ReplicaRecords]:
     """The run of one replica."""
-    scheduler = experiment.build(experiment.new_log())
+    scheduler = experiment.build_for_simulation(experiment.new_log())
     done = scheduler.recorder.requests
     beams = _beams(experiment)
     watch.over(lambda cost: run_simulation(experiment.source(), scheduler, cost, beams), lambda: len(done))
@@ -111,7 +111,9 @@ def _num_shards(experiment: Experiment) -> int:
 def _simulate_together(experiment: Experiment, watch: Watch) -> list[ReplicaRecords]:
     pool, routing = experiment.pool, experiment.fleet.routing
     assert routing is not None
-    schedulers = [experiment.build(experiment.new_log(), number) for number in range(experiment.fleet.num_replicas)]
+    schedulers = [
+        experiment.build_for_simulation(experiment.new_log(), number) for number in range(experiment.fleet.num_replicas)
+    ]
 
     def make_policy(now: Callable[[], int]) -> RoutingPolicy:
         policy: RoutingPolicy = routing(PolicyEnv(now, pool.num_blocks, pool.block_size_tokens, experiment.seed))
@@ -151,7 +153,7 @@ class _OneByOne:
 
     def __call__(self, number: int) -> ReplicaRecords:
         part, names = self.placement.part(self.experiment, number)
-        scheduler = part.build(part.new_log(), number)
+        scheduler = part.build_for_simulation(part.new_log(), number)
         done, before = scheduler.recorder.requests, self.placement.num_before(number)
         self.watch.over(
             lambda cost: run_simulation(part.source(names=names), scheduler, cost, _beams(part)),

@@ -15,11 +15,11 @@ from enum import Enum
 from math import inf
 
 from core.block_tables import BlockTables
-from core.decision_log import Event
 from core.interfaces import BatchRules, Policy
 from core.plan import Chunk, StepPlan
 from core.publication import AtSchedule, Publication
 from core.request import Request
+from core.run_tables import RunTables
 from core.scheduler import Scheduler
 from core.source import RequestSource
 from sim.cost_model import CostModel, StepWork
@@ -42,7 +42,7 @@ def suits(scheduler: Scheduler, cost: CostModel) -> bool:
     policies, tables = scheduler.policies, scheduler.tables
     return (
         type(scheduler) is Scheduler
-        and type(tables) is BlockTables
+        and type(tables) in (BlockTables, RunTables)
         and type(scheduler.publication) in (Publication, AtSchedule)
         and tables.is_on_demand
         and not tables.is_windowed
@@ -116,7 +116,7 @@ class Express:
         compose, view, growth = scheduler.policies.batching.compose, scheduler.view, scheduler.growth
         publishes, size, max_num_seqs = tables.prefix_caching, tables.block_size, scheduler.config.max_num_seqs
         step_ps, growth_of = self._cost.step_ps, self._cost.growth_ps
-        log, free, referenced = self._log, pool.free, recorder.step_referenced_blocks
+        log, referenced = self._log, recorder.step_referenced_blocks
         flight, admissions = self.flight, self._admissions
         internal, shared = recorder.step_internal_tokens, recorder.step_shared_references
         self.must_land = False
@@ -156,20 +156,8 @@ class Express:
             if chunks:
                 budget -= sum([chunk.num_new for chunk in chunks])
                 growth.take_in_order(chunks, flight.no_plan)
-            elif publishes or len(crossing) > len(free):
+            elif crossing or publishes:
                 growth.decode_step()
-            elif crossing:
-                num_blocks = len(crossing)
-                blocks = free[: -num_blocks - 1 : -1]
-                del free[-num_blocks:]
-                pool.num_referenced += num_blocks
-                pool.num_available -= num_blocks
-                log.blocks_of(Event.ALLOC, [sequence.request_id for sequence in crossing.values()], blocks)
-                for sequence, block in zip(crossing.values(), blocks, strict=True):
-                    table = sequence.tables[0]
-                    table.append(block)
-                    if len(table) == sequence.num_peak_blocks:
-                        tables.note_surplus(sequence)
             if queued and budget > 0 and running.num_sequences < max_num_seqs:
                 budget = admissions.admit(chunks, budget, rules)
                 if budget > 0:

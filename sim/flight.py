@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import heapq
+from typing import Any
 
 from core.decision_log import EACH, Event
 from core.durations import EvenDurations, even_num_begun, even_total_ps
 from core.interfaces import AdmissionPolicy
 from core.plan import Chunk, StepPlan
+from core.recorder import PLAN_ROW
 from core.request import Outcome, Request, Sequence
 from core.scheduler import Scheduler
 
@@ -56,60 +58,59 @@ class Flight:
 
     def _extend(self, num_steps: int) -> None:
         """Takes the blocks of the span's further steps, in order of steps, and of the running within each."""
-        scheduler, batch, pool, tables = self._scheduler, self._batch, self._pool, self._tables
-        first_step, clock, size, buckets = scheduler.step, batch.clock, tables.block_size, batch.buckets
-        publishes = tables.prefix_caching
-        recorder = self._recorder
-        free, referenced = pool.free, recorder.step_referenced_blocks
-        heads: list[int] = []
-        values: list[int] = []
-        owners: list[int] = []
-        num_referenced = pool.num_referenced
-        begun_before = recorder.num_steps_begun - self.num_steps
-        most_blocks = ((num_steps - self.num_steps) // size + 1) * len(batch.members)
-        is_plain = not publishes and most_blocks <= len(free)
+        batch, pool, tables, recorder, log = self._batch, self._pool, self._tables, self._recorder, self._log
+        first_step, clock, size, buckets = self._scheduler.step, batch.clock, tables.block_size, batch.buckets
+        publishes, by_runs = tables.prefix_caching, tables.is_by_runs
+        free: Any = pool.free  # ids, where `by_runs`
+        referenced, internal = recorder.step_referenced_blocks, recorder.step_internal_tokens
+        heads, values, owners = log.heads, log.values, log.owners
         for step in range(self.num_steps, num_steps):
             crossing = buckets[clock % size]
-            if not is_plain and (
-                len(crossing) > len(free) or (publishes and (crossing or buckets[(clock + 1) % size]))
-            ):
-                pool.count_taken(num_referenced - pool.num_referenced)
-                self._log.take_over(heads, values, owners)
-                heads, values, owners = [], [], []
-                batch.clock = batch.num_emitted = clock
-                scheduler.now_ps = self.now_ps + even_total_ps(self.first_ps, self.growth_ps, step)
-                self._log.step = first_step + step
-                scheduler.growth.decode_step()
-                num_referenced = pool.num_referenced
-                recorder.num_steps_begun = begun_before + step
-                recorder.on_step(pool, tables.num_surplus_tokens)
-                clock += 1
-                continue
             if crossing:
-                num = len(crossing)
-                heads += (first_step + step, Event.ALLOC, EACH, num)
-                num_referenced += num
-                for sequence in crossing.values():
-                    block = free.pop()
-                    table = sequence.tables[0]
-                    table.append(block)
-                    values.append(block.block_id)
-                    owners.append(sequence.request_id)
-                    if len(table) == sequence.num_peak_blocks:
-                        tables.note_surplus(sequence)
-                        place = begun_before + step
-                        recorder.step_internal_tokens.note(place, tables.num_surplus_tokens)
-            referenced.append(num_referenced)
+                num_blocks = len(crossing)
+                if num_blocks > len(free) or not by_runs:
+                    self._at_step(step, clock)
+                    tables.append_blocks(crossing.values())
+                else:
+                    pool.num_referenced += num_blocks
+                    pool.num_available -= num_blocks
+                    heads += (first_step + step, Event.ALLOC, EACH, num_blocks)
+                    for sequence in crossing.values():
+                        block_id = free.pop()
+                        table = sequence.tables[0]
+                        table.append(block_id)
+                        values.append(block_id)
+                        owners.append(sequence.request_id)
+                        if len(table) == sequence.num_peak_blocks:
+                            tables.note_surplus(sequence)
+            if publishes:
+                filling = buckets[(clock + 1) % size]
+                if filling:
+                    self._at_step(step, clock)
+                    tables.publish_filled(filling.values())
+                if crossing:
+                    recorder.on_step(pool, tables.num_surplus_tokens)
+                else:
+                    referenced.append(pool.num_referenced)
+                    recorder.num_steps_begun += 1
+            else:
+                if crossing and tables.num_surplus_tokens != internal.last:
+                    internal.note(recorder.num_steps_begun, tables.num_surplus_tokens)
+                referenced.append(pool.num_referenced)
+                recorder.num_steps_begun += 1
             clock += 1
-        recorder.num_steps_begun = begun_before + num_steps
-        if heads:
-            pool.count_taken(num_referenced - pool.num_referenced)
-            self._log.take_over(heads, values, owners)
+        log.have_grown()
         batch.clock, batch.num_emitted = clock, clock - 1
         last = num_steps - 1
-        scheduler.now_ps = self.end_ps - self.first_ps - self.growth_ps * last
-        self._log.step = first_step + last
+        self._scheduler.now_ps = self.end_ps - self.first_ps - self.growth_ps * last
+        log.step = first_step + last
         self.num_steps = num_steps
+
+    def _at_step(self, step: int, clock: int) -> None:
+        """The books are those of the moment at which this step of the span begins."""
+        self._batch.clock = self._batch.num_emitted = clock
+        self._scheduler.now_ps = self.now_ps + even_total_ps(self.first_ps, self.growth_ps, step)
+        self._log.step = self._scheduler.step + step
 
     def as_plan(self) -> tuple[StepPlan, EvenDurations]:
         """The span that flies as the scheduler would have planned it: for whoever has to commit it by the rules."""
@@ -146,12 +147,12 @@ class Flight:
             for sequence in ended:
                 self._end(sequence)
         scheduler.in_flight = None
-        if self._tables.prefix_caching:
-            place = recorder.num_plans
-            recorder.cached_blocks_after.note(place, pool.num_cached)
-            recorder.orphan_blocks_after.note(place, pool.index.num_orphans)
-        recorder.plans.extend(
-            (
+        if pool.num_cached != recorder.cached_blocks_after.last:
+            recorder.cached_blocks_after.note(recorder.num_plans, pool.num_cached)
+        if pool.index.num_orphans != recorder.orphan_blocks_after.last:
+            recorder.orphan_blocks_after.note(recorder.num_plans, pool.index.num_orphans)
+        recorder.plans.frombytes(
+            PLAN_ROW.pack(
                 self.num_steps,
                 self.now_ps,
                 self.first_ps,
@@ -165,35 +166,21 @@ class Flight:
                 pool.num_referenced,
             )
         )
-        return [sequence.request for sequence in ended]
+        return [sequence.request for sequence in ended] if ended else ended  # type: ignore[return-value]
 
     def _end(self, sequence: Sequence) -> None:
-        """As `Scheduler.end`; without prefix caching all blocks go back to the free stack as they are."""
-        scheduler, request, pool, tables, batch = (
-            self._scheduler,
-            sequence.request,
-            self._pool,
-            self._tables,
-            self._batch,
-        )
-        if tables.prefix_caching or request.num_samples > 1 or pool.num_shared or not pool.keeps_unhashed_apart:
+        """As `Scheduler.end`."""
+        scheduler, request, running = self._scheduler, sequence.request, self._running
+        if request.num_samples > 1:
             scheduler.end(sequence)
             return
-        request.num_produced_tokens = batch.num_emitted + sequence.offset + 1 - request.num_prompt_tokens
-        batch.leave(sequence)
-        running, table = self._running, sequence.tables[0]
+        request.num_produced_tokens = self._batch.num_emitted + sequence.offset + 1 - request.num_prompt_tokens
+        self._batch.leave(sequence)
         del running.requests[request.rank]
         running.num_sequences -= 1
         request.rank = sequence.rank = -1
         request.live.clear()
-        num_blocks = len(table)
-        pool.num_referenced -= num_blocks
-        pool.num_available += num_blocks
-        self._log.blocks(Event.FREE, request.request_id, table[::-1])
-        pool.free += table
-        table.clear()
-        tables.num_surplus_tokens -= sequence.num_surplus_tokens
-        sequence.num_surplus_tokens = 0
+        self._tables.release(sequence)
         if self._tells_stops:
             self._admission.on_stop(request, scheduler.view)
         scheduler.done(request, Outcome.FINISHED)

@@ -26,7 +26,9 @@ def simulate_fleet(
     concurrency: int = 1,
 ) -> list[Run]:
     """Replays the trace to its end; a run for each replica."""
-    schedulers = [scheduler_of(replace(settings, seed=number)) for number in range(num_replicas)]
+    schedulers = [
+        scheduler_of(replace(settings, seed=number), by_runs=settings.spans) for number in range(num_replicas)
+    ]
     source = TraceSource(trace, ReplayConfig(settings.block_size, arrivals, concurrency))
 
     def make(now: Callable[[], int]) -> RoutingPolicy:

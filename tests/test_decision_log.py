@@ -140,9 +140,12 @@ def test_a_digest_log_says_the_same_and_keeps_nothing(monkeypatch: pytest.Monkey
             log.count(Event.ADMIT, step, 0)
             log.blocks(Event.ALLOC, step, [Block(number) for number in range(step % 5)])
             log.blocks_of(Event.ALLOC, [step, step + 1], [Block(7), Block(9)])
-            log.take_over([step, Event.ALLOC, EACH, 2], [3, 4], [step, step + 1])
+            log.heads += (step, Event.ALLOC, EACH, 2)
+            log.values.fromlist([3, 4])
+            log.owners += (step, step + 1)
+            log.have_grown()
     assert (len(digested), digested.digest()) == (len(kept), kept.digest())
-    assert len(digested._values) == 0
+    assert len(digested.values) == 0
     assert digested.digest() == kept.digest(), "asked twice, it says it twice"
     with pytest.raises(ValueError, match="digest"):
         digested.rows()

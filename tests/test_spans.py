@@ -14,9 +14,11 @@ from world import Run, Settings, check_integrity, simulate, trace_of
 
 from core.decision_log import Event, first_difference
 from core.request import Outcome
+from core.run_tables import RunTables
 from core.units import PS_PER_S
 from policies.batching import Orca
 from policies.eviction.fifo import FIFO
+from policies.eviction.lru import LRU
 from sim.linear_cost import LinearCost
 from traces.ragged import Ragged
 from traces.reading import read_trace
@@ -63,12 +65,28 @@ def assert_sound(run: Run) -> None:
         assert sum(run.gaps_s()) == pytest.approx(decoding_ps * 1e-12, rel=1e-9)
 
 
-@settings(max_examples=300, deadline=None, derandomize=True)
+@settings(max_examples=200, deadline=None, derandomize=True)
 @given(workload=workloads())
 def test_spans_and_single_steps_are_the_same_run(workload: Workload) -> None:
     spans, steps = run_of(workload, spans=True), run_of(workload, spans=False)
     assert_equal(spans, steps)
     assert_sound(spans)
+
+
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(workload=workloads())
+def test_blocks_kept_as_runs_and_one_by_one_are_the_same_run(workload: Workload) -> None:
+    """Single steps keep them one by one. What evictions cost, and whom, is the same, too."""
+    usual = replace(workload.settings, eviction=LRU, host_blocks=0, free_order="unhashed_first", asynchronous=False)
+    usual = replace(usual, publication="schedule", leaf_first=False)
+    workload = replace(workload, settings=usual, trace=replace(workload.trace, num_samples=None))
+    runs, blocks = run_of(workload, spans=True), run_of(workload, spans=False)
+    assert isinstance(runs.scheduler.tables, RunTables)
+    assert_equal(runs, blocks)
+    assert_sound(runs)
+    ours, theirs = (run.scheduler.tables.pool.attribution for run in (runs, blocks))
+    if ours is not None and theirs is not None:
+        assert (ours.charges, ours.num_costly) == (theirs.charges, theirs.num_costly)
 
 
 # ---- what broke it once -----------------------------------------------------------------------------------------

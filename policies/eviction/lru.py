@@ -15,6 +15,7 @@ class LRU(EvictionPolicy):
     """
 
     is_prefix_closed = True
+    evicts_in_order_of_release = True
 
     def __init__(self, env: PolicyEnv) -> None:
         super().__init__(env)

@@ -1,0 +1,301 @@
+"""The block pool under LRU, kept as runs: what a table leaves behind is one object, whatever its length.
+
+Taking, releasing, hitting and evicting blocks cost slices of arrays, not a visit to each block. Decisions are those of
+`BlockPool` under `policies.eviction.lru.LRU`, block by block; a property test compares them.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import deque
+from collections.abc import Iterable, Sequence
+
+from core.attribution import Attribution
+from core.block_pool import OutOfBlocksError
+from core.content import BlockKeys
+from core.decision_log import NO_REQUEST, DecisionLog, Event
+from core.run_index import RunIndex
+
+_FEW_EMPTY_RUNS = 64
+
+
+class IdleRun:
+    """The registered beginning of a released table, root first: `ids[n]` holds block n of the text of `keys`.
+
+    Idle are the intervals [begin, end) of `parts`, from the root on. Hits take from the root's end and evictions from
+    the leaf's, so there is one, as a rule.
+    """
+
+    __slots__ = ("ids", "keys", "parts")
+
+    def __init__(self, ids: array[int], keys: BlockKeys, parts: list[tuple[int, int]]) -> None:
+        self.ids = ids
+        self.keys = keys
+        self.parts = parts
+
+    def part_with(self, place: int) -> int:
+        """Which part has this block; -1: it is not idle here."""
+        for number, (begin, end) in enumerate(self.parts):
+            if begin <= place < end:
+                return number
+        return -1
+
+    def cut(self, begin: int, end: int) -> None:
+        """These blocks, of one part, are idle no more."""
+        number = self.part_with(begin)
+        first, last = self.parts[number]
+        self.parts[number : number + 1] = [part for part in ((first, begin), (end, last)) if part[0] < part[1]]
+
+
+class RunPool:
+    """As `BlockPool`, with block ids for block objects. A block is FREE, in an idle run, or REFERENCED.
+
+    Idle runs lie in order of release, and of the first its leaf is the next victim.
+    """
+
+    keeps_unhashed_apart = True
+
+    def __init__(self, num_blocks: int, log: DecisionLog, first_block_id: int = 0) -> None:
+        self.num_blocks = num_blocks
+        self.first_block_id = first_block_id
+        self.index = RunIndex()
+        self.num_available = num_blocks
+        self.num_referenced = 0
+        self.num_cached = 0
+        self.num_shared = 0  # references beyond the first, of all blocks
+        self.num_evictions = 0
+        self.free = array("q")  # stack: the last is taken first
+        self.attribution: Attribution | None = None
+        self._log = log
+        self._num_used = 0  # ids that were ever taken
+        self._order: deque[IdleRun] = deque()
+        self._num_empty = 0  # runs in it without an idle block
+        self._run_of: list[IdleRun | None] = [None] * first_block_id  # by id: where it was released last
+        self._sharers: dict[int, int] = {}  # references beyond the first, of the blocks that have any
+
+    @property
+    def num_free(self) -> int:
+        """Blocks that are taken before anything is evicted."""
+        return self.num_available - self.num_cached
+
+    # ---- taking -----------------------------------------------------------------------------------------------------
+
+    def take(self, num_blocks: int, request_id: int) -> array[int]:
+        """So many blocks, at least one; evicts where nothing is free. Raises OutOfBlocksError if there are too few."""
+        taken = self._take(num_blocks)
+        if self.attribution is not None:
+            self.attribution.taken_by(request_id)
+        self._log.ids(Event.ALLOC, request_id, taken)
+        return taken
+
+    def take_for(self, request_ids: Sequence[int]) -> array[int]:
+        """A block for each of these requests, of which there are some."""
+        taken = self._take(len(request_ids))
+        if self.attribution is not None and self.attribution.awaits_owner:
+            self.attribution.taken_by_each(taken, request_ids)
+        self._log.ids_of(Event.ALLOC, request_ids, taken)
+        return taken
+
+    def count_taken(self, num_blocks: int) -> None:
+        """So many were taken off the free stack by whoever also logs it."""
+        self.num_referenced += num_blocks
+        self.num_available -= num_blocks
+
+    def _take(self, num_blocks: int) -> array[int]:
+        free = self.free
+        if num_blocks <= len(free):
+            taken = free[: -num_blocks - 1 : -1]
+            del free[-num_blocks:]
+        elif free or self._num_used < self.num_blocks:
+            taken = self._take_more(num_blocks)
+        else:
+            taken = self._evict(num_blocks)
+        self.num_referenced += num_blocks
+        self.num_available -= num_blocks
+        return taken
+
+    def _take_more(self, num_blocks: int) -> array[int]:
+        """All free ones, then blocks never used before, then victims."""
+        taken = self.free[::-1]
+        num_fresh = min(num_blocks - len(taken), self.num_blocks - self._num_used)
+        if num_blocks > len(taken) + num_fresh + self.num_cached:
+            raise OutOfBlocksError(f"{num_blocks} blocks asked for, {self.num_available} available")
+        del self.free[:]
+        first = self.first_block_id + self._num_used
+        taken.extend(range(first, first + num_fresh))
+        self._run_of.extend([None] * num_fresh)
+        self._num_used += num_fresh
+        if len(taken) < num_blocks:
+            taken += self._evict(num_blocks - len(taken))
+        return taken
+
+    def _evict(self, num_blocks: int) -> array[int]:
+        """The next victims; they lose their content. Raises OutOfBlocksError if there are too few."""
+        if num_blocks > self.num_cached:
+            raise OutOfBlocksError(f"{num_blocks} blocks asked for, {self.num_available} available")
+        victims = self._evict_from_first(num_blocks)
+        while len(victims) < num_blocks:
+            victims += self._evict_from_first(num_blocks - len(victims))
+        self.num_cached -= num_blocks
+        self.num_evictions += num_blocks
+        self._log.ids(Event.EVICT, NO_REQUEST, victims)
+        return victims
+
+    def _evict_from_first(self, at_most: int) -> array[int]:
+        """Victims from the leaf of the run that was released first."""
+        order = self._order
+        run = order[0]
+        while not run.parts:
+            order.popleft()
+            self._num_empty -= 1
+            run = order[0]
+        begin, end = run.parts[-1]
+        start = end - at_most
+        if start > begin:
+            run.parts[-1] = (begin, start)
+        else:
+            start = begin
+            run.parts.pop()
+            self._num_empty += not run.parts
+        ids = run.ids[start:end]
+        if start < run.keys.num_shared or self.index.has_private:
+            self._forget(run.keys, start, end, ids)
+        ids.reverse()
+        return ids
+
+    def _forget(self, keys: BlockKeys, start: int, end: int, ids: array[int]) -> None:
+        """These blocks of a text lose their content: for content that may be asked for again, it is noted by what."""
+        lost = self.index.forget(keys, start, end, ids)
+        if self.attribution is not None:
+            first = self.attribution.count_evicted(len(lost))
+            self.attribution.lost(lost, range(first + len(lost) - 1, first - 1, -1))  # the leaf goes first
+            self.attribution.await_owner(ids[: len(lost)][::-1])
+
+    # ---- hits -------------------------------------------------------------------------------------------------------
+
+    def num_idle(self, ids: array[int]) -> int:
+        """How many of these blocks, the beginning of a text, nobody references. O(runs), where they are idle."""
+        return sum([end - begin for _, begin, end in self._idle_parts(ids)])
+
+    def _idle_parts(self, ids: array[int]) -> list[tuple[IdleRun, int, int]]:
+        """Which of these blocks, the beginning of a text, are idle: intervals, and the run that each is a part of."""
+        found: list[tuple[IdleRun, int, int]] = []
+        run_of, place, num_blocks = self._run_of, 0, len(ids)
+        while place < num_blocks:
+            run = run_of[ids[place]]
+            number = -1
+            # What a run tells of a block that was evicted from it, or taken, since it was released is out of date.
+            if run is not None and place < len(run.ids) and run.ids[place] == ids[place]:
+                number = run.part_with(place)
+            if run is None or number < 0:
+                place += 1
+                continue
+            end = min(run.parts[number][1], num_blocks)
+            if run.ids[place:end] != ids[place:end]:
+                end = next(n for n in range(place, end) if run.ids[n] != ids[n])
+            found.append((run, place, end))
+            place = end
+        return found
+
+    def adopt(self, ids: array[int], request_id: int) -> None:
+        """An admitted request adopts cached content, the beginning of its text: one more reference each."""
+        self._log.ids(Event.TOUCH, request_id, ids)
+        idle, referenced_from = 0, 0
+        parts = self._idle_parts(ids)
+        for run, begin, end in parts:
+            self._share(ids[referenced_from:begin])
+            run.cut(begin, end)
+            if not run.parts:
+                self._note_empty()
+            idle += end - begin
+            referenced_from = end
+        self._share(ids[referenced_from:])
+        self.num_cached -= idle
+        self.num_referenced += idle
+        self.num_available -= idle
+
+    def _share(self, ids: array[int]) -> None:
+        sharers = self._sharers
+        for block_id in ids:
+            sharers[block_id] = sharers.get(block_id, 0) + 1
+        self.num_shared += len(ids)
+
+    def _note_empty(self) -> None:
+        """A run without an idle block stays where it is until it comes to the front, or there are too many of them."""
+        self._num_empty += 1
+        if self._num_empty > len(self._order) // 2 + _FEW_EMPTY_RUNS:
+            self._order = deque(run for run in self._order if run.parts)
+            self._num_empty = 0
+
+    # ---- giving back ------------------------------------------------------------------------------------------------
+
+    def release(
+        self, table: array[int], num_registered: int, num_findable: int, keys: BlockKeys, request_id: int
+    ) -> None:
+        """Drops one reference to each block of the table, leaf to root. Its first `num_registered` have content, for
+        the first `num_findable` of which anybody may ask.
+        """
+        kept: list[int] = []
+        if self.num_shared and not self._sharers.keys().isdisjoint(table):
+            kept = self._dereference(table)
+        freed, parts = table, [(0, num_registered)]
+        if kept:
+            edges = [-1, *kept, len(table)]
+            gaps = [(first + 1, last) for first, last in zip(edges, edges[1:], strict=False)]
+            freed = array("q", [block_id for begin, end in gaps for block_id in table[begin:end]])
+            parts = [(begin, min(end, num_registered)) for begin, end in gaps]
+        if not freed:
+            return
+        parts = [part for part in parts if part[0] < part[1]]
+        num_idle = sum([end - begin for begin, end in parts])
+        self.num_referenced -= len(freed)
+        self.num_available += len(freed)
+        self.num_cached += num_idle
+        self._log.ids(Event.FREE, request_id, freed[::-1])
+        self.free += freed[num_idle:]
+        if num_idle:
+            run = IdleRun(table[:num_registered], keys, parts)
+            self._order.append(run)
+            run_of = self._run_of
+            for block_id in table[:num_findable]:
+                run_of[block_id] = run
+
+    def _dereference(self, table: array[int]) -> list[int]:
+        """Drops the references beyond the first. Returns the places of the blocks that had any."""
+        sharers, kept = self._sharers, []
+        for place, block_id in enumerate(table):
+            if block_id in sharers:
+                kept.append(place)
+                if sharers[block_id] == 1:
+                    del sharers[block_id]
+                else:
+                    sharers[block_id] -= 1
+        self.num_shared -= len(kept)
+        return kept
+
+    def is_shared(self, block_id: int) -> bool:
+        """Has this referenced block more than one reference?"""
+        return block_id in self._sharers
+
+    def note_unregistered(self, block_id: int) -> None:
+        """The publication of a referenced block whose content was never computed was taken back."""
+        self._log.ids(Event.EVICT, NO_REQUEST, array("q", (block_id,)))
+
+    # ---- for tests --------------------------------------------------------------------------------------------------
+
+    def check_integrity(self, tables: Iterable[Sequence[int]]) -> None:
+        """Proves that the states partition the pool and that counts equal the block tables. O(pool)."""
+        references: dict[int, int] = {}
+        for table in tables:
+            for block_id in table:
+                references[block_id] = references.get(block_id, 0) + 1
+        idle = [block_id for run in self._order for begin, end in run.parts for block_id in run.ids[begin:end]]
+        used = range(self.first_block_id, self.first_block_id + self._num_used)
+        assert sorted([*self.free, *idle, *references]) == list(used), "a block is lost, or in two states"
+        sharers = {block_id: number - 1 for block_id, number in references.items() if number > 1}
+        assert sharers == self._sharers, "wrong reference counts"
+        counts = (self.num_cached, self.num_referenced, self.num_shared, self.num_available, self._num_empty)
+        num_empty = sum(not run.parts for run in self._order)
+        num_available = self.num_blocks - len(references)
+        counted = (len(idle), len(references), sum(sharers.values()), num_available, num_empty)
+        assert counts == counted, f"counts are off: {counts}, not {counted}"

@@ -21,6 +21,7 @@ class DecodeBatch:
         self.members: dict[int, Sequence] = {}  # by rank
         self._block_size = block_size
         self.buckets: list[dict[int, Sequence]] = [{} for _ in range(block_size)]
+        self.occupied = bytearray(block_size)  # by bucket: whether it has members
         self.offset_sum = 0
         self._num_decoding: dict[int, int] = {}  # members by tenant
         self._output_base: dict[int, int] = {}  # by tenant: outputs = base + members x num_emitted
@@ -39,8 +40,8 @@ class DecodeBatch:
         return self._output_base.get(tenant, 0) + self._num_decoding.get(tenant, 0) * self.num_emitted
 
     def count_output(self, tenant: int, num_tokens: int) -> None:
-        """So many tokens came (or, below 0, did not come) beside one a step for each member."""
-        self._output_base[tenant] = self._output_base.get(tenant, 0) + num_tokens
+        """So many tokens came (or, below 0, did not come) beside one a step for each member, past or present."""
+        self._output_base[tenant] += num_tokens
 
     def join(self, sequence: Sequence) -> None:
         """`sequence` has exactly one known token without KV."""
@@ -49,15 +50,17 @@ class DecodeBatch:
         self.members[sequence.rank] = sequence
         self.offset_sum += sequence.offset
         tenant = sequence.request.tenant
-        self._num_decoding[tenant] = self._num_decoding.get(tenant, 0) + 1
-        self._output_base[tenant] = self._output_base.get(tenant, 0) - self.num_emitted
+        if tenant not in self._num_decoding:
+            self._num_decoding[tenant] = self._output_base[tenant] = 0
+        self._num_decoding[tenant] += 1
+        self._output_base[tenant] -= self.num_emitted
         self._enter(sequence)
 
     def leave(self, sequence: Sequence) -> None:
         """Writes the member's lengths back into it; the token of a step that still runs is not known."""
         rank, offset = sequence.rank, sequence.offset
         del self.members[rank]
-        del self.buckets[-offset % self._block_size][rank]
+        self._exit(sequence)
         self.offset_sum -= offset
         tenant = sequence.request.tenant
         self._num_decoding[tenant] -= 1
@@ -67,16 +70,18 @@ class DecodeBatch:
 
     def hold(self, sequence: Sequence) -> None:
         """The step whose tokens are just out passed this member over."""
-        del self._bucket(sequence)[sequence.rank]
+        self._exit(sequence)
         sequence.offset -= 1
         self.offset_sum -= 1
         self.count_output(sequence.request.tenant, -1)
         self._enter(sequence)
 
     def _enter(self, sequence: Sequence) -> None:
-        bucket, rank = self._bucket(sequence), sequence.rank
+        phase, rank = -sequence.offset % self._block_size, sequence.rank
+        bucket = self.buckets[phase]
         in_order = not bucket or next(reversed(bucket)) < rank
         bucket[rank] = sequence
+        self.occupied[phase] = 1
         if not in_order:
             ordered = sorted(bucket.items())
             bucket.clear()
@@ -86,8 +91,12 @@ class DecodeBatch:
         sequence.end_clock = request.num_prompt_tokens + request.num_output_tokens - 1 - sequence.offset
         heapq.heappush(self.ends, (sequence.end_clock, rank))
 
-    def _bucket(self, sequence: Sequence) -> dict[int, Sequence]:
-        return self.buckets[-sequence.offset % self._block_size]
+    def _exit(self, sequence: Sequence) -> None:
+        phase = -sequence.offset % self._block_size
+        bucket = self.buckets[phase]
+        del bucket[sequence.rank]
+        if not bucket:
+            self.occupied[phase] = 0
 
     def crossing(self, num_steps_ahead: int = 0) -> dict[int, Sequence]:
         """Members whose next token (or the one `num_steps_ahead` later) starts a block, by rank in running order."""
@@ -97,13 +106,16 @@ class DecodeBatch:
         """Members whose next token fills its block."""
         return self.buckets[(self.clock + num_steps_ahead + 1) % self._block_size]
 
-    def num_quiet_steps(self, at_most: int) -> int:
-        """Upcoming steps, up to the first in which a member starts or fills a block."""
-        buckets, size, clock = self.buckets, self._block_size, self.clock
-        for num_steps in range(at_most):
-            if buckets[(clock + num_steps) % size] or buckets[(clock + num_steps + 1) % size]:
-                return num_steps
-        return at_most
+    def num_quiet_steps(self, at_most: int, clock: int) -> int:
+        """Steps from this clock on, up to the first in which a member starts or fills a block. There are members."""
+        phase = clock % self._block_size
+        if self.occupied[phase]:
+            return 0
+        place = self.occupied.find(1, phase)
+        if place < 0:
+            place = self.occupied.find(1) + self._block_size
+        num_steps = place - phase - 1  # a block that starts with a step is full with the one before
+        return num_steps if num_steps < at_most else at_most
 
     def steps_to_next_end(self) -> int:
         """Steps until the first member has all its outputs."""

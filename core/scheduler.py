@@ -35,7 +35,7 @@ from core.publication import AtSchedule, AtStepEnd, OnceComputed, Publication
 from core.recorder import Recorder
 from core.request import Outcome, Request, Sequence, Status
 from core.running import RunningRequests
-from core.servable import why_unservable
+from core.servable import is_plainly_servable, plain_limit_tokens, why_unservable
 from core.span import SpanLimit
 from core.step_order import StepOrder
 from core.view import View
@@ -107,6 +107,7 @@ class Scheduler:
         self.recorder = recorder
         recorder.block_size, recorder.num_kv_groups = tables.block_size, tables.num_groups
         self.foresight: Foresight | None = None
+        self._plain_limit_tokens = plain_limit_tokens(config, tables)
         self.now_ps = 0
         self.step = 0
         self.running = RunningRequests(tables.block_size)
@@ -145,25 +146,27 @@ class Scheduler:
             most = self.config.max_model_len - request.num_prompt_tokens
             request.num_output_tokens = min(request.num_output_tokens, max(most, 0))
             request.max_new_tokens = min(request.max_new_tokens, max(most, 0))
-        reason = request.reject_reason or why_unservable(request, self.config, self.tables)
-        if reason:
-            self._reject(request, reason)
-            return False
-        request.sequences = [
-            Sequence(
-                request,
-                index,
-                request.keys if index == 0 else request.keys.for_sample(request.request_id + (index << 31)),
-                self.tables.empty(),
-                request.num_prompt_tokens,
-            )
-            for index in range(request.num_samples)
-        ]
-        for sequence in request.sequences:
-            sequence.num_peak_blocks = -(-request.num_peak_tokens // self.tables.block_size)
-        request.live = list(request.sequences)
+        if request.reject_reason or not is_plainly_servable(request, self._plain_limit_tokens):
+            reason = request.reject_reason or why_unservable(request, self.config, self.tables)
+            if reason:
+                self._reject(request, reason)
+                return False
+        lead = Sequence(request, 0, request.keys, self.tables.empty(), request.num_prompt_tokens)
+        lead.num_peak_blocks = -(-request.num_peak_tokens // self.tables.block_size)
+        request.sequences = [lead] if request.num_samples == 1 else [lead, *self._siblings(lead)]
+        request.live = request.sequences[:]
         self.waiting.append(request)
         return True
+
+    def _siblings(self, lead: Sequence) -> list[Sequence]:
+        """The other samples of its request."""
+        request, siblings = lead.request, []
+        for index in range(1, request.num_samples):
+            keys = request.keys.for_sample(request.request_id + (index << 31))
+            sequence = Sequence(request, index, keys, self.tables.empty(), request.num_prompt_tokens)
+            sequence.num_peak_blocks = lead.num_peak_blocks
+            siblings.append(sequence)
+        return siblings
 
     def cancel(self, request: Request, now_ps: int) -> None:
         """Ends the request in whatever state it is; idempotent. Called while a step runs, that step's token is lost.
@@ -266,7 +269,8 @@ class Scheduler:
         request = sequence.request
         request.num_prefill_tokens += num_new
         self.num_prefill_tokens += num_new
-        request.num_recomputed_tokens += max(0, min(num_computed + num_new, sequence.num_had_kv) - num_computed)
+        if sequence.num_had_kv > num_computed:
+            request.num_recomputed_tokens += min(num_computed + num_new, sequence.num_had_kv) - num_computed
         if sequence.lost_ahead and self.tables.pool.attribution is not None:
             self.tables.pool.attribution.charge(sequence, num_computed + num_new)
         self.log.count(Event.CHUNK, request.request_id, num_new)
@@ -305,7 +309,7 @@ class Scheduler:
             return
         start_ps = plan.now_ps + total_ps(durations_ps[:place])
         while place < num_steps:
-            num_alike = batch.num_quiet_steps(num_steps - place)
+            num_alike = batch.num_quiet_steps(num_steps - place, batch.clock)
             if num_alike == 0:
                 num_alike = 1
                 batch.num_emitted = batch.clock

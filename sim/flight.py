@@ -64,7 +64,15 @@ class Flight:
         free: Any = pool.free  # ids, where `by_runs`
         referenced, internal = recorder.step_referenced_blocks, recorder.step_internal_tokens
         heads, values, owners = log.heads, log.values, log.owners
-        for step in range(self.num_steps, num_steps):
+        step = self.num_steps
+        while step < num_steps:
+            num_quiet = batch.num_quiet_steps(num_steps - step, clock)
+            if num_quiet:
+                referenced.fromlist([pool.num_referenced] * num_quiet)
+                recorder.num_steps_begun += num_quiet
+                step += num_quiet
+                clock += num_quiet
+                continue
             crossing = buckets[clock % size]
             if crossing:
                 num_blocks = len(crossing)
@@ -98,6 +106,7 @@ class Flight:
                     internal.note(recorder.num_steps_begun, tables.num_surplus_tokens)
                 referenced.append(pool.num_referenced)
                 recorder.num_steps_begun += 1
+            step += 1
             clock += 1
         log.have_grown()
         batch.clock, batch.num_emitted = clock, clock - 1

@@ -47,17 +47,19 @@ class PlainAdmissions:
         if request.num_samples > 1 or request.swapped is not None or request.is_beam_search:
             return NOT_PLAIN
         scheduler, tables, pool, view = self._scheduler, self._tables, self._pool, self._scheduler.view
-        lead = request.live[0]
+        lead, size = request.live[0], tables.block_size
         hit = tables.find_prefix(lead) if tables.prefix_caching else NO_HIT
         num_hit, num_known = hit.num_tokens, lead.stored_known
-        if num_known - num_hit == 1 and num_known > request.num_prompt_tokens:
+        num_new = num_known - num_hit
+        if num_new == 1 and num_known > request.num_prompt_tokens:
             return NOT_PLAIN  # it goes straight on with decoding
-        num_new = first_chunk(lead, num_hit, budget, rules)
-        if num_new == 0:
-            return 0
-        num_held, target_blocks = num_hit // tables.block_size, tables.allocation.target_blocks
-        num_needed = target_blocks(request, num_hit + num_new) - num_held + hit.num_idle
-        view.num_full_blocks = target_blocks(request, num_known) - num_held + hit.num_idle
+        if num_new > budget or rules.chunk_limit_tokens:
+            num_new = first_chunk(lead, num_hit, budget, rules)
+            if num_new == 0:
+                return 0
+        num_free_needed = hit.num_idle - num_hit // size
+        num_needed = num_free_needed - (-(num_hit + num_new) // size)
+        view.num_full_blocks = num_free_needed - (-num_known // size)
         answer = self._admission.admit(request, num_needed, view)
         if answer is Admission.REJECT:
             scheduler.admissions.turn_away(request)

@@ -83,17 +83,11 @@ class BlockPool:
         self._log.blocks(Event.ALLOC, request_id, taken)
         return taken
 
-    def count_taken(self, num_blocks: int) -> None:
-        """So many were taken off the free stack by whoever also logs it."""
-        self.num_referenced += num_blocks
-        self.num_available -= num_blocks
-
     def take_for(self, request_ids: Sequence[int]) -> list[Block]:
         """Takes a block for each of these requests, whose decodes need one."""
         taken = self._take(len(request_ids), ())
-        if self.attribution is not None:
-            if self.attribution.awaits_owner:
-                self.attribution.taken_by_each([block.block_id for block in taken], request_ids)
+        if self.attribution is not None and self.attribution.awaits_owner:
+            self.attribution.taken_by_each([block.block_id for block in taken], request_ids)
         self._log.blocks_of(Event.ALLOC, request_ids, taken)
         return taken
 

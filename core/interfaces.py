@@ -99,13 +99,12 @@ class EvictionPolicy(Policy):
     A policy that never evicts a block before the blocks that continue it says so by `is_prefix_closed`: where the head
     of the queue waits for memory, spans are longer under such a policy. Decisions are the same either way. Likewise
     `evicts_in_order_of_release`, said in the very class: the simulator then keeps that order itself, by runs of blocks.
-
     A policy that thinks the more of a block the deeper it stands in its text would give up beginnings first, and strand
     the rest. It says so by `leaf_first`: then only blocks without resident children are evicted, as `pool.leaf_first`
     has it for any policy (but for models with sliding windows, where beginnings go first by design).
 
-    A policy that reads `Block.category` says so by `tells_categories_apart`. One that compares all candidates for each
-    victim, which costs O(n), says so by `scans_candidates`.
+    A policy that reads `Block.category` says so by `tells_categories_apart`; one that compares all candidates for each
+    victim, in O(n), by `scans_candidates`.
     """
 
     is_prefix_closed: ClassVar[bool] = False

@@ -9,6 +9,7 @@ from __future__ import annotations
 from array import array
 from collections import deque
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 
 from core.attribution import Attribution
 from core.block_pool import OutOfBlocksError
@@ -95,11 +96,6 @@ class RunPool:
             self.attribution.taken_by_each(taken, request_ids)
         self._log.ids_of(Event.ALLOC, request_ids, taken)
         return taken
-
-    def count_taken(self, num_blocks: int) -> None:
-        """So many were taken off the free stack by whoever also logs it."""
-        self.num_referenced += num_blocks
-        self.num_available -= num_blocks
 
     def _take(self, num_blocks: int) -> array[int]:
         free = self.free
@@ -241,7 +237,7 @@ class RunPool:
         freed, parts = table, [(0, num_registered)]
         if kept:
             edges = [-1, *kept, len(table)]
-            gaps = [(first + 1, last) for first, last in zip(edges, edges[1:], strict=False)]
+            gaps = [(first + 1, last) for first, last in pairwise(edges)]
             freed = array("q", [block_id for begin, end in gaps for block_id in table[begin:end]])
             parts = [(begin, min(end, num_registered)) for begin, end in gaps]
         if not freed:

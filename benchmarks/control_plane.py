@@ -51,7 +51,7 @@ class NullDecoder(Decoder):
 
 
 class TimedExecutor:
-    """The executor, with the CPU time of its two calls kept apart from the rest of the loop's."""
+    """The executor, with the CPU time of two of its calls kept apart from the rest of the loop's."""
 
     def __init__(self, executor: Any) -> None:
         self._executor = executor
@@ -60,6 +60,9 @@ class TimedExecutor:
 
     def prepare(self, plan: StepPlan) -> PreparedStep:
         return self._timed(self.prepare_ns, self._executor.prepare, plan)
+
+    def begin(self, step: PreparedStep) -> None:
+        self._executor.begin(step)
 
     def run(self, step: PreparedStep) -> StepOutput:
         return self._timed(self.run_ns, self._executor.run, step)

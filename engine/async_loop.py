@@ -11,8 +11,9 @@ from engine.loop import EngineLoop, StepExecutor
 
 
 class AsyncEngineLoop(EngineLoop):
-    """Decides what an engine with two steps in flight decides. Nothing overlaps here, since the host waits for the
-    device: a step's time holds the decision about the next.
+    """Two steps are in flight: one runs, the next is decided, prepared, and given to the device behind it, before the
+    output of the first is waited for. On a device that computes by itself the decision costs no time of its own; on a
+    CPU a step's time holds the decision about the next.
     """
 
     def __init__(
@@ -32,7 +33,10 @@ class AsyncEngineLoop(EngineLoop):
         if step is None:
             return self._jump_to_next_input()
         step.plan.start_ps = self.now_ps
+        self._executor.begin(step)
         self._next = self._following_step()
+        if self._next is not None:
+            self._executor.begin(self._next)
         self._run_step(step)
         return True
 

@@ -1,4 +1,4 @@
-"""Carries one step's plan out on tensors: block copies first, then the forward pass, then the next tokens."""
+"""Carries steps out on tensors: block copies first, then the forward pass, then the next tokens."""
 
 from __future__ import annotations
 
@@ -17,30 +17,19 @@ from core.request import Request, Sequence
 from engine.batch import BatchInput
 from engine.beams import BeamSearches
 from engine.decoder_shape import DecoderShape
+from engine.draws import GREEDY, Drawn, Draws, Sampling
 from engine.kv_cache import PagedKV
 from engine.row_tables import DeviceTables
-from engine.sampling import Sampled, best, sample
 from engine.shadow import Shadow
 from engine.shared_prefixes import Sharing
 from engine.step_inputs import StepInputs, StepPacker
 from engine.step_planner import StepPlanner
 from engine.step_row import StepRow, StepRows
-from engine.tokens import SequenceTokens, TokenStore
+from engine.tokens import TokenStore
+from engine.transfers import Reading
 
 NEAR_TIE_LOGITS = 1e-3
 """Two best logits closer than this may swap places when the order of additions changes."""
-
-
-@dataclass(frozen=True, slots=True)
-class Sampling:
-    """Temperature 0 takes the best token. Others draw among the `top_k` best (0: all), and of these among the fewest
-    that have `top_p` of the probability.
-    """
-
-    temperature: float = 0.0
-    seed: int = 0
-    top_k: int = 0
-    top_p: float = 1.0
 
 
 class NearTie(NamedTuple):
@@ -59,14 +48,27 @@ class StepOutput(NamedTuple):
     parents: Mapping[int, int]
 
 
-class PreparedStep(NamedTuple):
-    """A plan, and what it says of sequences that the scheduler may change before the step is run. Without rows, when
-    every running request was preempted, it has no inputs.
+@dataclass(slots=True)
+class PreparedStep:
+    """A plan, and what it says of sequences that the scheduler may change before the step is run.
+
+    inputs: None where there are no rows, because every running request was preempted. running: once it has begun.
     """
 
     plan: StepPlan
     rows: StepRows
     inputs: StepInputs | None
+    running: RunningStep | None = None
+
+
+class RunningStep(NamedTuple):
+    """What a step that has begun leaves on the device; `logits` are kept where beam searches want them."""
+
+    batch: BatchInput
+    draws: Draws
+    token_ids: Tensor
+    results: Reading
+    logits: Tensor | None
 
 
 class StepDecoder(Protocol):
@@ -82,11 +84,16 @@ class StepDecoder(Protocol):
 
 
 class BlockMemory(Protocol):
-    """What whole blocks are copied in: keys and values, and their shadow."""
+    """What whole blocks are copied in: keys and values, or their shadow."""
 
     def copy_blocks(self, sources: SequenceOf[int], targets: SequenceOf[int]) -> None: ...
 
     def move_blocks(self, blocks: SequenceOf[int], other: BlockMemory, other_blocks: SequenceOf[int]) -> None: ...
+
+
+class Memory(NamedTuple):
+    device: BlockMemory
+    host: BlockMemory | None
 
 
 class TorchExecutor:
@@ -105,7 +112,7 @@ class TorchExecutor:
         kv: PagedKV,
         host_kv: PagedKV | None,
         tokens: TokenStore,
-        sampling: Sampling = Sampling(),
+        sampling: Sampling = GREEDY,
         shadow: Shadow | None = None,
         sharing: Sharing = (),
         group_tables: SequenceOf[int] = (),
@@ -122,38 +129,69 @@ class TorchExecutor:
         self._packer = StepPacker(len(decoder.shape.kv_groups()), kv.block_size, sharing)
         self._planner = StepPlanner(tokens, self._packer.tables, self._block_tables)
         self._tables = DeviceTables(decoder.device)
-        self._memories: list[tuple[BlockMemory, BlockMemory | None]] = [(kv, host_kv)]
-        if shadow is not None:
-            self._memories.append((shadow.device, shadow.host))
+        self._memory = Memory(kv, host_kv)
+        self._unfinished: RunningStep | None = None
 
     @property
     def num_near_ties(self) -> int:
         return len(self.near_ties)
+
+    @property
+    def overlaps(self) -> bool:
+        """Whether a step that has begun is computed while the host goes on."""
+        return self._decoder.device.type == "cuda"
 
     def prepare(self, plan: StepPlan) -> PreparedStep:
         """To be called when the plan has just been scheduled."""
         rows = self._planner.rows(plan)
         return PreparedStep(plan, rows, self._packer.inputs(rows) if rows else None)
 
+    def begin(self, step: PreparedStep) -> None:
+        """Gives the step to the device, behind the one that may still run there, and waits for nothing; where steps do
+        not overlap, leaves it to `run`.
+
+        A sequence whose newest token is only on its way takes it from the device.
+        """
+        if self.overlaps and step.running is None:
+            step.running = self._begin(step)
+
     def run(self, step: PreparedStep) -> StepOutput:
-        """Computes the step. Raises ShadowError where a sequence would read KV that is not its own."""
-        plan, rows, inputs = step
-        self._move_blocks(plan)
-        if inputs is None:
-            return StepOutput({}, frozenset(), {})
-        batch = self._send(rows, inputs)
+        """The step's output, when it is done. Raises ShadowError where a sequence read KV that was not its own."""
+        running = step.running or self._begin(step)
+        if running is self._unfinished:
+            self._unfinished = None
         if self._shadow is not None:
-            self._shadow.write(rows, batch)
-            self._shadow.check(plan, rows, batch)
-        logits = self._decoder.forward(batch, self._kv)
-        output = self._sample([row for row in rows if row.wants_logits], logits)
-        if logits.device.type == "cuda":
-            torch.cuda.synchronize(logits.device)  # or the clock would read the launch, not the work
+            self._check(step, self._shadow, running)
+        if running is None:
+            return StepOutput({}, frozenset(), {})
+        output = self._append(running.draws, running.draws.drawn(running.results.wait()))
+        if running.logits is not None:
+            output = self._search(output, [row for row in step.rows if row.wants_logits], running.logits)
         return output
+
+    def _begin(self, step: PreparedStep) -> RunningStep | None:
+        self._move_blocks(step.plan, self._memory)
+        if step.inputs is None:
+            return None
+        draws = Draws.of(step.rows, self.tokens, self._sampling)
+        batch, further = self._send(step.rows, step.inputs, draws.arrays())
+        logits = self._decoder.forward(batch, self._kv)
+        token_ids, results = draws.compute(logits, *further)
+        self._unfinished = RunningStep(
+            batch, draws, token_ids, Reading(results), logits if draws.beside_searches else None
+        )
+        return self._unfinished
+
+    def _check(self, step: PreparedStep, shadow: Shadow, running: RunningStep | None) -> None:
+        """Repeats what the step did on the tags, once all of its tokens are known."""
+        self._move_blocks(step.plan, Memory(shadow.device, shadow.host))
+        if running is not None:
+            shadow.write(step.rows, running.batch)
+            shadow.check(step.plan, step.rows, running.batch)
 
     # ---- block operations -----------------------------------------------------------------------------------------
 
-    def _move_blocks(self, plan: StepPlan) -> None:
+    def _move_blocks(self, plan: StepPlan, memory: Memory) -> None:
         for copies, operation in (
             (plan.swap_outs, self._swap_out),
             (plan.swap_ins, self._swap_in),
@@ -161,22 +199,19 @@ class TorchExecutor:
             (plan.copies, self._copy),
         ):
             if copies:
-                operation(copies)
+                operation(copies, memory)
 
-    def _swap_out(self, copies: SequenceOf[BlockCopy]) -> None:
+    def _swap_out(self, copies: SequenceOf[BlockCopy], memory: Memory) -> None:
         sources, targets = zip(*copies, strict=True)
-        for device, host in self._memories:
-            device.move_blocks(sources, _present(host), targets)
+        memory.device.move_blocks(sources, _present(memory.host), targets)
 
-    def _swap_in(self, copies: SequenceOf[BlockCopy]) -> None:
+    def _swap_in(self, copies: SequenceOf[BlockCopy], memory: Memory) -> None:
         sources, targets = zip(*copies, strict=True)
-        for device, host in self._memories:
-            _present(host).move_blocks(sources, device, targets)
+        _present(memory.host).move_blocks(sources, memory.device, targets)
 
-    def _copy(self, copies: SequenceOf[BlockCopy]) -> None:
+    def _copy(self, copies: SequenceOf[BlockCopy], memory: Memory) -> None:
         sources, targets = zip(*copies, strict=True)
-        for device, _ in self._memories:
-            device.copy_blocks(sources, targets)
+        memory.device.copy_blocks(sources, targets)
 
     # ---- the batch ------------------------------------------------------------------------------------------------
 
@@ -185,87 +220,42 @@ class TorchExecutor:
             return sequence.tables
         return [sequence.tables[table] for table in self._group_tables]
 
-    def _send(self, rows: StepRows, inputs: StepInputs) -> BatchInput:
-        return inputs.send(_token_ids(rows), self._tables, self._decoder.device)
+    def _send(
+        self, rows: StepRows, inputs: StepInputs, further: SequenceOf[np.ndarray]
+    ) -> tuple[BatchInput, list[Tensor]]:
+        coming = self._tokens_to_come(rows)
+        batch, sent = inputs.send(_token_ids(rows), [*coming, *further], self._tables, self._decoder.device)
+        if self._unfinished is not None and len(coming[0]):
+            batch.token_ids.index_copy_(0, sent[0], self._unfinished.token_ids.index_select(0, sent[1]))
+        return batch, sent[len(coming) :]
+
+    def _tokens_to_come(self, rows: StepRows) -> tuple[np.ndarray, np.ndarray]:
+        """Decodes whose token the step that still runs brings, and the places of these among its draws."""
+        places: list[tuple[int, int]] = []
+        if self._unfinished is not None:
+            draw_of = {sequence: draw for draw, sequence in enumerate(self._unfinished.draws.sequences)}
+            columns = zip(rows.sequences, rows.tokens, rows.start.tolist(), strict=True)
+            places = [
+                (place, draw_of[sequence])
+                for place, (sequence, tokens, start) in enumerate(columns)
+                if start >= tokens.num_known and not tokens.is_forced
+            ]
+        into, draws = np.array(places, dtype=np.int64).reshape(-1, 2).T
+        return into, draws
 
     # ---- the next tokens ------------------------------------------------------------------------------------------
 
-    def _sample(self, rows: SequenceOf[StepRow], logits: Tensor) -> StepOutput:
-        """One token for every row of `logits`, or several where samples start from a fresh prompt."""
-        if not any(row.sequence.request.is_beam_search for row in rows):
-            return self._draw(rows, logits)
-        places: dict[Request, list[int]] = {}
-        drawn = []
-        for place, row in enumerate(rows):
-            request = row.sequence.request
-            (places.setdefault(request, []) if request.is_beam_search else drawn).append(place)
-        output = self._draw([rows[place] for place in drawn], logits[drawn])
-        parents: dict[int, int] = {}
-        for request, own in places.items():
-            own.sort(key=lambda place: rows[place].sequence.rank)
-            step = self.beams.advance(request, logits[own])
-            output.tokens.update(step.tokens)
-            parents |= step.parents
-            self._note_search(request, step.margin)
-        return StepOutput(output.tokens, output.stopped, parents)
-
-    def _note_search(self, request: Request, margin: float) -> None:
-        self.num_sampled += len(request.live)
-        if margin < NEAR_TIE_LOGITS:
-            position = self.tokens.of(request.live[0]).num_known - 1
-            self.near_ties += [NearTie(request.request_id, beam.index, position) for beam in request.live]
-
-    def _draw(self, rows: SequenceOf[StepRow], logits: Tensor) -> StepOutput:
-        if not rows:
-            return StepOutput({}, frozenset(), {})
-        sequences, tokens = [row.sequence for row in rows], [row.tokens for row in rows]
-        has_samples = any(sequence.request.num_samples > 1 for sequence in sequences)
-        if has_samples:
-            forks = [(place, sequence) for place, row in enumerate(rows) for sequence in _forked(row)]
-            sequences += [sequence for _, sequence in forks]
-            tokens += [self.tokens.of(sequence) for _, sequence in forks]
-            logits = logits[[*range(len(rows)), *(place for place, _ in forks)]]
-        sampled = self._next_tokens(sequences, tokens, logits)
-        self.num_sampled += len(sequences)
-        for sequence, known, margin in zip(sequences, tokens, sampled.margins.tolist(), strict=True):
-            if margin < NEAR_TIE_LOGITS:
-                self.near_ties.append(NearTie(sequence.request.request_id, sequence.index, known.num_known))
-        if has_samples:
-            self._score(sequences, tokens, logits, sampled.token_ids)
-        return self._append(sequences, tokens, sampled.token_ids.tolist())
-
-    def _next_tokens(
-        self, sequences: SequenceOf[Sequence], tokens: SequenceOf[SequenceTokens], logits: Tensor
-    ) -> Sampled:
-        sampling = self._sampling
-        if sampling.temperature == 0:
-            return best(logits)
-        return sample(
-            logits,
-            np.full(len(sequences), sampling.temperature),
-            sampling.seed,
-            np.array([sequence.request.request_id + (sequence.index << 32) for sequence in sequences], dtype=np.int64),
-            np.array([known.num_known for known in tokens], dtype=np.int64),
-            sampling.top_k,
-            sampling.top_p,
-        )
-
-    def _score(
-        self, sequences: SequenceOf[Sequence], tokens: SequenceOf[SequenceTokens], logits: Tensor, drawn: Tensor
-    ) -> None:
-        """Adds the log probability of each token to its sample's, where there are others to compare with."""
-        places = [place for place, sequence in enumerate(sequences) if sequence.request.num_samples > 1]
-        if places:
-            log_probabilities = logits[places].double().log_softmax(dim=-1).gather(1, drawn[places][:, None])
-            for place, value in zip(places, log_probabilities.flatten().tolist(), strict=True):
-                tokens[place].score += value
-
-    def _append(
-        self, sequences: SequenceOf[Sequence], tokens: SequenceOf[SequenceTokens], sampled: SequenceOf[int]
-    ) -> StepOutput:
+    def _append(self, draws: Draws, drawn: Drawn) -> StepOutput:
         new: dict[int, list[int]] = {}
         stopped = []
-        for sequence, known, token_id in zip(sequences, tokens, sampled, strict=True):
+        self.num_sampled += len(draws)
+        for draw, score in zip(draws.scored.tolist(), drawn.scores, strict=True):
+            draws.tokens[draw].score += score
+        for sequence, known, token_id, margin in zip(
+            draws.sequences, draws.tokens, drawn.token_ids, drawn.margins, strict=True
+        ):
+            if margin < NEAR_TIE_LOGITS:
+                self.near_ties.append(NearTie(sequence.request.request_id, sequence.index, known.num_known))
             token = known.append(token_id)
             if sequence.rank >= 0:  # samples get their rank when the step is committed
                 new[sequence.rank] = [token]
@@ -273,9 +263,32 @@ class TorchExecutor:
                     stopped.append(sequence.rank)
         return StepOutput(new, frozenset(stopped), {})
 
+    def _search(self, output: StepOutput, rows: SequenceOf[StepRow], logits: Tensor) -> StepOutput:
+        """Adds what beam searches found in their rows of `logits`."""
+        places: dict[Request, list[int]] = {}
+        for place, row in enumerate(rows):
+            if row.sequence.request.is_beam_search:
+                places.setdefault(row.sequence.request, []).append(place)
+        parents: dict[int, int] = {}
+        for request, own in places.items():
+            own.sort(key=lambda place: rows[place].sequence.rank)
+            step = self.beams.advance(request, logits[own])
+            output.tokens.update(step.tokens)
+            parents |= step.parents
+            self._note_search(request, step.margin)
+        return output._replace(parents=parents)
+
+    def _note_search(self, request: Request, margin: float) -> None:
+        self.num_sampled += len(request.live)
+        if margin < NEAR_TIE_LOGITS:
+            position = self.tokens.of(request.live[0]).num_known - 1
+            self.near_ties += [NearTie(request.request_id, beam.index, position) for beam in request.live]
+
 
 def _token_ids(rows: StepRows) -> np.ndarray:
-    """int64 [num_tokens]: what each row computes, one after another; rows of one token come first."""
+    """int64 [num_tokens]: what each row computes, one after another; rows of one token come first. Anything where the
+    token is yet to come.
+    """
     num_single = int(np.count_nonzero(rows.num_new == 1))
     places = zip(rows.tokens[:num_single], rows.start[:num_single].tolist(), strict=True)
     single = np.array([tokens.at(position) for tokens, position in places], dtype=np.int64)
@@ -286,14 +299,6 @@ def _token_ids(rows: StepRows) -> np.ndarray:
 
 def _block_copies(moves: Mapping[int, int]) -> list[BlockCopy]:
     return [BlockCopy(source_id, target_id) for target_id, source_id in moves.items()]
-
-
-def _forked(row: StepRow) -> list[Sequence]:
-    """The samples that begin with this row's logits: their prompt was computed once, by the row's sequence."""
-    request = row.sequence.request
-    if request.num_samples == 1 or row.tokens.num_outputs:
-        return []
-    return [sequence for sequence in request.live if sequence.rank < 0]
 
 
 def _present(host: BlockMemory | None) -> BlockMemory:

@@ -54,13 +54,13 @@ class PagedKV:
     def copy_blocks(self, sources: Sequence[int], targets: Sequence[int]) -> None:
         """Copy whole blocks inside the pool (copy-on-write); all sources are read before a target is written."""
         for tensor in self.tensors:
-            self.kernels.copy_blocks(tensor, _ids(sources), _ids(targets))
+            self.kernels.copy_blocks(tensor, _ids(sources, tensor), _ids(targets, tensor))
 
     def move_blocks(self, blocks: Sequence[int], other: "PagedKV", other_blocks: Sequence[int]) -> None:
         """Copy whole blocks into another pool of the same geometry: swap out to the host, or back in."""
         for source, target in zip(self.tensors, other.tensors, strict=True):
-            contents = self.kernels.gather_blocks(source, _ids(blocks))
-            other.kernels.scatter_blocks(target, _ids(other_blocks), _carried(contents, target.device))
+            contents = self.kernels.gather_blocks(source, _ids(blocks, source))
+            other.kernels.scatter_blocks(target, _ids(other_blocks, target), _carried(contents, target.device))
 
 
 def allocate_kv(
@@ -97,6 +97,6 @@ def _carried(contents: Tensor, device: torch.device) -> Tensor:
     return contents.to(device)
 
 
-def _ids(blocks: Sequence[int]) -> Tensor:
-    """On the host, where kernels can look at them without waiting for the device."""
-    return torch.tensor(blocks, dtype=torch.int64)
+def _ids(blocks: Sequence[int], pool: Tensor) -> Tensor:
+    """On the host, where kernels can look at them without waiting for the device; pinned on their way to a GPU."""
+    return torch.tensor(blocks, dtype=torch.int64, pin_memory=pool.is_cuda)

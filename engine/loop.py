@@ -16,9 +16,14 @@ from engine.interrupt import DeferredInterrupt
 
 
 class StepExecutor(Protocol):
-    """Carries a plan out: `prepare` when it is scheduled, `run` when its turn has come; returns when it is done."""
+    """Carries a plan out: `prepare` when it is scheduled, `run` when its turn has come; returns when it is done.
+
+    `begin`, before `run`, lets a device start that computes by itself.
+    """
 
     def prepare(self, plan: StepPlan) -> PreparedStep: ...
+
+    def begin(self, step: PreparedStep) -> None: ...
 
     def run(self, step: PreparedStep) -> StepOutput: ...
 

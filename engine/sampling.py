@@ -18,32 +18,18 @@ class Sampled:
 
 
 @torch.inference_mode()
-def sample(
-    logits: Tensor,
-    temperature: np.ndarray,
-    seed: int,
-    stream_ids: np.ndarray,
-    positions: np.ndarray,
-    top_k: int = 0,
-    top_p: float = 1.0,
-) -> Sampled:
+def sample(logits: Tensor, temperature: float, uniform: Tensor, top_k: int = 0, top_p: float = 1.0) -> Sampled:
     """One token per row of logits [num_rows, vocab_size].
 
-    temperature: float [num_rows], 0 takes the best token (the lowest id of equals);
-    stream_ids: int64 [num_rows], one per sequence; positions: int64 [num_rows], of the token to be drawn;
-    top_k, top_p: what may be drawn, as in `most_likely`.
-    A row's token depends on (seed, stream id, position, its logits) alone.
+    temperature: 0 takes the best token (the lowest id of equals); uniform: fp64 [num_rows] in [0, 1), by which the
+    others are drawn, see `uniform_draws`; top_k, top_p: what may be drawn, as in `most_likely`.
+    A row's token depends on its uniform number and its logits alone.
     """
     greedy = best(logits)
-    token_ids = greedy.token_ids
-    drawn = np.flatnonzero(temperature > 0)
-    if drawn.size:
-        rows = torch.from_numpy(drawn).to(logits.device)
-        scaling = torch.from_numpy(temperature[drawn].astype(np.float64)).to(logits.device)
-        uniform = torch.from_numpy(uniform_draws(seed, stream_ids[drawn], positions[drawn])).to(logits.device)
-        scaled_logits = most_likely(logits[rows].double() / scaling[:, None], top_k, top_p)
-        token_ids[rows] = _inverse_cdf(scaled_logits, uniform)
-    return greedy
+    if temperature == 0:
+        return greedy
+    scaled_logits = most_likely(logits.double() / temperature, top_k, top_p)
+    return Sampled(_inverse_cdf(scaled_logits, uniform), greedy.margins)
 
 
 @torch.inference_mode()
@@ -84,7 +70,7 @@ def most_likely(scaled_logits: Tensor, top_k: int, top_p: float) -> Tensor:
     share = ranked.softmax(dim=-1)
     is_beyond = share.cumsum(dim=-1) - share >= top_p
     is_beyond[:, 0] = False
-    ranked[is_beyond] = -torch.inf
+    ranked.masked_fill_(is_beyond, -torch.inf)
     return torch.empty_like(ranked).scatter_(1, order, ranked)
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence as SequenceOf
+from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from engine.batch import BatchInput, GroupTables, decode_runs
 from engine.packed_rows import PackedRows
@@ -27,36 +30,30 @@ class StepInputs(NamedTuple):
     slot_mappings: list[np.ndarray]
     shared_runs: list[list[SharedRun]]
 
-    def send(self, token_ids: np.ndarray, tables: DeviceTables, device: torch.device) -> BatchInput:
-        """The tensors, by one copy to the device; brings its tables up to date. token_ids: int64 [num_tokens]."""
+    def send(
+        self, token_ids: np.ndarray, further: SequenceOf[np.ndarray], tables: DeviceTables, device: torch.device
+    ) -> tuple[BatchInput, list[Tensor]]:
+        """The tensors, by one copy to the device; brings its tables up to date. Nothing waits.
+
+        token_ids: int64 [num_tokens]; further: int64 arrays that go along, returned as tensors.
+        """
         packed, num_decodes = self.packed, self.packed.num_decodes
-        places, block_ids, table_rows, token_ids_there, positions, decode_num_kv, query_start, prefill_num_kv, *rest = (
-            to_device(
-                [
-                    self.changes.places,
-                    self.changes.block_ids,
-                    self.table_rows,
-                    token_ids,
-                    packed.positions,
-                    packed.num_kv_tokens[:num_decodes],
-                    packed.query_start,
-                    packed.num_kv_tokens[num_decodes:],
-                    packed.sample_rows,
-                    *self.slot_mappings,
-                ],
-                device,
-            )
-        )
-        sample_rows, *slot_mappings = rest
+        rows = [token_ids, packed.positions, packed.num_kv_tokens[:num_decodes], packed.query_start]
+        rows += [packed.num_kv_tokens[num_decodes:], packed.sample_rows]
+        changes = [self.changes.places, self.changes.block_ids, self.table_rows]
+        sent = iter(to_device([*changes, *rows, *self.slot_mappings, *further], device))
+        places, block_ids, table_rows = islice(sent, len(changes))
+        token_ids_there, positions, decode_num_kv, query_start, prefill_num_kv, sample_rows = islice(sent, len(rows))
         tables.change(self.changes.shape, places, block_ids)
         groups = []
-        for group, (slots, runs) in enumerate(zip(slot_mappings, self.shared_runs, strict=True)):
+        for group, runs in enumerate(self.shared_runs):
             decoding = tables.rows(group, table_rows[:num_decodes], packed.num_decode_columns)
             prefilling = tables.rows(group, table_rows[num_decodes:], packed.num_prefill_columns)
-            groups.append(GroupTables(slots, decoding, prefilling, decode_runs(runs, decoding, decode_num_kv)))
-        return BatchInput(
+            groups.append(GroupTables(next(sent), decoding, prefilling, decode_runs(runs, decoding, decode_num_kv)))
+        batch = BatchInput(
             token_ids_there, positions, tuple(groups), decode_num_kv, query_start, prefill_num_kv, sample_rows
         )
+        return batch, list(sent)
 
 
 class StepPacker:

@@ -31,7 +31,9 @@ class SequenceTokens:
         self.num_known = len(prompt)
         self._ids = np.empty(len(prompt) + num_output_tokens, dtype=np.int64)
         self._ids[: len(prompt)] = prompt
-        self._forced = forced
+        self.is_forced = forced is not None
+        if forced is not None:
+            self._ids[len(prompt) :] = forced[:num_output_tokens]
         self.score = 0.0  # log probability of the outputs; kept where a request has several samples
 
     @property
@@ -40,7 +42,7 @@ class SequenceTokens:
         return self._ids[: self.num_known]
 
     def at(self, position: int) -> int:
-        """The token at one position."""
+        """The token at one position; behind the known ones it means something where outputs are forced."""
         token: int = self._ids.item(position)
         return token
 
@@ -59,7 +61,7 @@ class SequenceTokens:
 
     def append(self, sampled: int) -> int:
         """Appends the next output, which is the sampled token unless outputs are forced, and returns it."""
-        token = sampled if self._forced is None else int(self._forced[self.num_outputs])
+        token = self.at(self.num_known) if self.is_forced else sampled
         self._ids[self.num_known] = token
         self.num_known += 1
         return token

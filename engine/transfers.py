@@ -22,3 +22,22 @@ def to_device(arrays: Sequence[np.ndarray], device: torch.device) -> list[Tensor
     staged = torch.empty(sum(lengths), dtype=torch.int64, pin_memory=device.type == "cuda")
     np.concatenate(parts, out=staged.numpy())
     return list(staged.to(device, non_blocking=True).split(lengths)[::2])
+
+
+class Reading:
+    """A result on its way to the host: begun at once, waited for by `wait` alone."""
+
+    def __init__(self, result: Tensor) -> None:
+        self._arrived: torch.cuda.Event | None = None
+        self._result = result
+        if result.is_cuda:
+            self._result = torch.empty(result.shape, dtype=result.dtype, pin_memory=True)
+            self._result.copy_(result, non_blocking=True)
+            self._arrived = torch.cuda.Event()
+            self._arrived.record()
+
+    def wait(self) -> np.ndarray:
+        """The result, once everything that the device was given before it is done."""
+        if self._arrived is not None:
+            self._arrived.synchronize()
+        return self._result.numpy()

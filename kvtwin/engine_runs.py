@@ -22,7 +22,8 @@ from core.scheduler import Scheduler
 from core.units import PS_PER_S
 from engine.clock import DriftProbe, EngineClock, ProbeReading, engine_clock
 from engine.decode_graphs import CudaRecorder, GraphedDecoder, recorded_sizes
-from engine.executor import PreparedStep, Sampling, StepDecoder, StepOutput, TorchExecutor
+from engine.draws import Sampling
+from engine.executor import PreparedStep, StepDecoder, StepOutput, TorchExecutor
 from engine.kernel_sets import name_of
 from engine.kv_cache import PagedKV, allocate_kv, kv_block_bytes
 from engine.large_pages import SmallPages, allocate_large_pages
@@ -68,6 +69,9 @@ class _Observed:
 
     def prepare(self, plan: StepPlan) -> PreparedStep:
         return self.executor.prepare(plan)
+
+    def begin(self, step: PreparedStep) -> None:
+        self.executor.begin(step)
 
     def run(self, step: PreparedStep) -> StepOutput:
         self.works.append(work_of(step.plan))

@@ -19,6 +19,7 @@ NEED_TORCH = [
     "test_key_reuse.py",
     "test_lockstep.py",
     "test_mean_pooling.py",
+    "test_overlap.py",
     "test_own_models.py",
     "test_preset_lockstep.py",
     "test_radix_lockstep.py",

@@ -19,7 +19,8 @@ from core.lcm_tables import LcmTables
 from core.scheduler import Scheduler
 from engine.clock import EngineClock
 from engine.decoder_shape import DecoderShape
-from engine.executor import Sampling, TorchExecutor
+from engine.draws import Sampling
+from engine.executor import TorchExecutor
 from engine.kv_cache import allocate_kv
 from engine.large_pages import SmallPages, allocate_large_pages
 from engine.model import Decoder

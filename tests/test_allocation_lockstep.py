@@ -94,9 +94,9 @@ def test_the_same_tokens_come_out_wherever_they_lie() -> None:
 class Forgetful(TorchExecutor):
     """Makes no moves."""
 
-    def _move_blocks(self, plan):
+    def _move_blocks(self, plan, memory):
         plan.moves.clear()
-        super()._move_blocks(plan)
+        super()._move_blocks(plan, memory)
 
 
 def test_a_move_that_is_not_made_is_found() -> None:

@@ -28,9 +28,9 @@ from core.scheduler import Scheduler
 from core.units import PS_PER_S
 from engine import executor as executor_module
 from engine.beams import best_continuations, placed
-from engine.executor import Sampling
+from engine.draws import Sampling
 from engine.output_mode import EndOfSequence, ForcedTokens
-from engine.sampling import sample
+from engine.sampling import sample, uniform_draws
 from sim.beam_model import BeamModel, RandomBeams
 from sim.cost_model import CostModel
 from sim.simulation import run_simulation
@@ -329,8 +329,8 @@ def drawn_alone(prompt: list[int], num_outputs: int, stream_id: int) -> list[int
     text = list(prompt)
     for _ in range(num_outputs):
         logits = reference_logits(reference(), text)[-1:].float()
-        draw = sample(logits, np.ones(1), 5, np.array([stream_id]), np.array([len(text)]))
-        text.append(draw.token_ids.item())
+        uniform = uniform_draws(5, np.array([stream_id]), np.array([len(text)]))
+        text.append(sample(logits, 1.0, torch.from_numpy(uniform)).token_ids.item())
     return text[len(prompt) :]
 
 

@@ -21,7 +21,8 @@ from core.inputs_log import InputsLog
 from core.request import Outcome
 from engine.clock import DriftProbe, EngineClock, engine_clock
 from engine.decoder_shape import DecoderShape
-from engine.executor import Sampling, TorchExecutor
+from engine.draws import Sampling
+from engine.executor import TorchExecutor
 from engine.model import Decoder
 from engine.output_mode import EndOfSequence, ForcedTokens
 from engine.run import run_engine

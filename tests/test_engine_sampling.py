@@ -8,24 +8,27 @@ from engine.sampling import best, most_likely, sample, uniform_draws
 
 LOGITS = torch.randn(12, 50, generator=torch.Generator().manual_seed(0)) * 2
 STREAMS, POSITIONS = np.arange(12) * 1000, np.arange(12) % 5
-TEMPERATURE = np.where(np.arange(12) % 3 == 0, 0.0, 0.8)
+
+
+def drawn(logits, temperature, seed, streams, positions, *rest):
+    return sample(logits, temperature, torch.from_numpy(uniform_draws(seed, streams, positions)), *rest)
 
 
 def test_temperature_zero_takes_the_best_token_and_the_margin_tells_how_clearly():
     logits = torch.tensor([[0.0, 3.0, 2.5, 1.0], [4.0, 1.0, 4.0, 0.0]])
-    result = sample(logits, np.zeros(2), seed=0, stream_ids=np.arange(2), positions=np.arange(2))
+    result = drawn(logits, 0.0, 0, np.arange(2), np.arange(2))
     assert result.token_ids.tolist() == [1, 0]
     assert result.margins.tolist() == [0.5, 0.0]
 
 
 def test_company_and_order_in_the_batch_change_nothing():
-    together = sample(LOGITS, TEMPERATURE, 1, STREAMS, POSITIONS).token_ids
+    together = drawn(LOGITS, 0.8, 1, STREAMS, POSITIONS).token_ids
     backwards = np.arange(12)[::-1].copy()
-    reordered = sample(LOGITS[backwards], TEMPERATURE[backwards], 1, STREAMS[backwards], POSITIONS[backwards])
+    reordered = drawn(LOGITS[backwards], 0.8, 1, STREAMS[backwards], POSITIONS[backwards])
     assert torch.equal(reordered.token_ids.flip(0), together)
     for row in range(12):
         only = slice(row, row + 1)
-        alone = sample(LOGITS[only], TEMPERATURE[only], 1, STREAMS[only], POSITIONS[only])
+        alone = drawn(LOGITS[only], 0.8, 1, STREAMS[only], POSITIONS[only])
         assert alone.token_ids[0] == together[row]
 
 
@@ -39,9 +42,7 @@ def test_seed_stream_and_position_each_matter():
 def test_draws_follow_the_softmax_at_the_temperature():
     logits = torch.tensor([0.0, 1.0, 2.0, -torch.inf])
     num_draws = 20_000
-    result = sample(
-        logits.expand(num_draws, 4), np.full(num_draws, 0.5), 9, np.arange(num_draws), np.zeros(num_draws, np.int64)
-    )
+    result = drawn(logits.expand(num_draws, 4), 0.5, 9, np.arange(num_draws), np.zeros(num_draws, np.int64))
     shares = torch.bincount(result.token_ids, minlength=4) / num_draws
     assert (shares - torch.softmax(logits / 0.5, dim=0)).abs().max() < 0.01
     assert shares[3] == 0
@@ -82,19 +83,19 @@ def test_the_most_likely_tokens_are_those_of_the_definition(top_k, top_p, kept):
 def test_draws_among_the_most_likely_keep_their_shares_and_their_independence():
     logits = torch.tensor([1.0, 3.0, 0.0, 2.0, -1.0])
     num_draws = 20_000
-    arguments = np.full(num_draws, 0.8), 9, np.arange(num_draws), np.zeros(num_draws, np.int64), 3, 0.97
-    tokens = sample(logits.expand(num_draws, 5), *arguments).token_ids
+    arguments = 0.8, 9, np.arange(num_draws), np.zeros(num_draws, np.int64), 3, 0.97
+    tokens = drawn(logits.expand(num_draws, 5), *arguments).token_ids
     kept = torch.softmax(logits[[1, 3, 0]] / 0.8, dim=0)  # 0.73, 0.21, 0.06: all three are needed for 0.97
     shares = torch.bincount(tokens, minlength=5) / num_draws
     assert (shares[[1, 3, 0]] - kept).abs().max() < 0.01
     assert shares[[2, 4]].tolist() == [0, 0]
 
-    together = sample(LOGITS, TEMPERATURE, 1, STREAMS, POSITIONS, 7, 0.8).token_ids
+    together = drawn(LOGITS, 0.8, 1, STREAMS, POSITIONS, 7, 0.8).token_ids
     for row in range(12):
         only = slice(row, row + 1)
-        alone = sample(LOGITS[only], TEMPERATURE[only], 1, STREAMS[only], POSITIONS[only], 7, 0.8)
+        alone = drawn(LOGITS[only], 0.8, 1, STREAMS[only], POSITIONS[only], 7, 0.8)
         assert alone.token_ids[0] == together[row]
-    assert torch.equal(sample(LOGITS, TEMPERATURE, 1, STREAMS, POSITIONS, 1).token_ids, LOGITS.argmax(dim=-1))
+    assert torch.equal(drawn(LOGITS, 0.8, 1, STREAMS, POSITIONS, 1).token_ids, LOGITS.argmax(dim=-1))
 
 
 @pytest.mark.parametrize("vocab_size", [2, 255, 256, 257, 1000])

@@ -86,7 +86,7 @@ def test_a_prepared_step_finds_its_own_tables_when_the_next_is_prepared_already(
     for start, table in ((3, [7]), (4, [7, 2]), (5, [6, 2])):
         row = packer.tables.place(running, [table_of(*table)])
         steps.append(packer.inputs(StepRows.of([StepRow(running, None, start, 1, True, row)])))
-    batches = [step.send(np.array([9]), device, CPU) for step in steps]
+    batches = [step.send(np.array([9]), [], device, CPU)[0] for step in steps]
     assert [batch.groups[0].decode_block_tables.tolist() for batch in batches] == [[[7]], [[7, 2]], [[6, 2]]]
     assert [batch.groups[0].slot_mapping.tolist() for batch in batches] == [[31], [8], [9]]
 

@@ -37,17 +37,17 @@ def crowded_trace() -> Trace:
 class WrongSlot(TorchExecutor):
     """Every token goes one slot too far."""
 
-    def _send(self, rows, inputs):
-        batch = super()._send(rows, inputs)
+    def _send(self, rows, inputs, further):
+        batch, sent = super()._send(rows, inputs, further)
         num_slots = self._kv.key.shape[1] * self._kv.block_size
         groups = [replace(group, slot_mapping=(group.slot_mapping + 1) % num_slots) for group in batch.groups]
-        return replace(batch, groups=tuple(groups))
+        return replace(batch, groups=tuple(groups)), sent
 
 
 class SkippedCopy(TorchExecutor):
     """Copy-on-write gives the sample a block of its own, but nothing is copied into it."""
 
-    def _copy(self, copies):
+    def _copy(self, copies, memory):
         pass
 
 
@@ -65,17 +65,17 @@ class StaleTable(TorchExecutor):
 class LostSwapBlock(TorchExecutor):
     """The last block of every swap-out never arrives on the host."""
 
-    def _swap_out(self, copies):
+    def _swap_out(self, copies, memory):
         if copies[:-1]:
-            super()._swap_out(copies[:-1])
+            super()._swap_out(copies[:-1], memory)
 
 
 class LostOnTheWayBack(TorchExecutor):
     """The last block of every swap-in never arrives on the device."""
 
-    def _swap_in(self, copies):
+    def _swap_in(self, copies, memory):
         if copies[:-1]:
-            super()._swap_in(copies[:-1])
+            super()._swap_in(copies[:-1], memory)
 
 
 class FreedEarly(TorchExecutor):

@@ -1,0 +1,213 @@
+"""Steps overlap: a step is given to the device while the one before it runs, and nothing in it waits for the device.
+
+No GPU is at hand. That decisions and words stay the same is shown on the CPU, which then computes a step as soon as it
+begins. That nothing waits is shown on torch's "meta" device, whose tensors hold no data: who looks at a value fails.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import fields, is_dataclass, replace
+from functools import partial
+from types import SimpleNamespace
+
+import pytest
+import torch
+from architectures import ARCHITECTURES
+from engine_world import TINY, EngineSetup, assert_lockstep, run_trace
+from torch.utils._python_dispatch import TorchDispatchMode
+from world import Settings, trace_of
+
+from core.decision_log import Event
+from engine.decoder_shape import DecoderShape, ExpertShape
+from engine.draws import Sampling
+from engine.executor import TorchExecutor
+from engine.kv_cache import allocate_kv
+from engine.model import Decoder
+from engine.shared_prefixes import SharingRule, sharing_of
+from engine.weights import random_weights
+from kernels import reference
+
+ASYNC = Settings(num_blocks=24, block_size=4, full_prompt=False, asynchronous=True)
+WARM = Sampling(temperature=0.8, seed=3, top_k=40, top_p=0.9)
+META = torch.device("meta")
+
+
+def crowded_trace(num_requests: int = 10, **columns):
+    segments = [[(500, 12), (3000 + 97 * row, 1 + row)] for row in range(num_requests)]
+    return trace_of(
+        [row * 0.002 for row in range(num_requests)],
+        [13 + row for row in range(num_requests)],
+        [10 + (row * 5) % 13 for row in range(num_requests)],
+        segments=segments,
+        **columns,
+    )
+
+
+class Overlapping(TorchExecutor):
+    """Counts the tokens that a step takes from the one before it, on the device."""
+
+    overlaps = True
+    num_taken = 0
+
+    def _tokens_to_come(self, rows):
+        coming = super()._tokens_to_come(rows)
+        self.num_taken += len(coming[0])
+        return coming
+
+
+# ---- the same decisions, the same words ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("mode", "sampling"), [("recompute", WARM), ("swap", Sampling())])
+def test_steps_in_flight_take_their_tokens_from_the_device(mode, sampling):
+    """Prefix hits, chunks, preemptions, cancellations; shadow tags name every token that was read."""
+    cancel_after_ps = [-1 if row % 3 else (3 + 2 * row) * 10**9 for row in range(10)]
+    trace = crowded_trace(cancel_after_ps=cancel_after_ps)
+    one_by_one = EngineSetup(replace(ASYNC, mode=mode, host_blocks=50, budget=16, num_blocks=18), sampling=sampling)
+    overlapped = replace(one_by_one, executor=Overlapping)
+    expected, run = run_trace(trace, one_by_one), run_trace(trace, overlapped)
+    assert run.executor.num_taken > 50
+    assert run.num_of(Event.PREEMPT) > 0
+    assert run.num_of(Event.CANCEL) > 0
+    assert run.outputs() == expected.outputs()
+    assert run.scheduler.log.digest() == expected.scheduler.log.digest()
+    assert run.inputs == expected.inputs
+    assert sorted(run.executor.near_ties) == sorted(expected.executor.near_ties)
+    assert_lockstep(trace, overlapped, run)
+
+
+def test_a_step_begins_before_the_one_ahead_of_it_is_waited_for():
+    calls = []
+
+    class Noting(TorchExecutor):
+        overlaps = True
+
+        def begin(self, step):
+            if step.running is None:
+                calls.append(f"begin {step.plan.step}")
+            super().begin(step)
+
+        def run(self, step):
+            calls.append(f"wait {step.plan.step}")
+            return super().run(step)
+
+    run_trace(trace_of([0], [5], [4]), EngineSetup(ASYNC, executor=Noting))
+    assert calls == ["begin 0", "begin 1", "wait 0", "begin 2", "wait 1", "begin 3", "wait 2", "wait 3"]
+
+
+# ---- nothing waits ---------------------------------------------------------------------------------------------------
+
+
+class Valueless(SimpleNamespace):
+    """The kernels of a GPU, which look at no lengths on the host: they return tensors of the right shape."""
+
+    def __getattr__(self, name: str) -> Callable[..., torch.Tensor]:
+        if name == "prefill_attention":
+            return lambda query, *rest: torch.empty_like(query)
+        if name == "mla_prefill_attention":
+            return lambda query, cache, tables, starts, lengths, latent_dim, *rest: query[..., :latent_dim]
+        return getattr(reference, name)
+
+
+def without_data(value):
+    """The same weights on a device that has no memory."""
+    if isinstance(value, torch.Tensor):
+        return value.to(META)
+    if isinstance(value, tuple):
+        return tuple(map(without_data, value))
+    if is_dataclass(value):
+        return replace(value, **{field.name: without_data(getattr(value, field.name)) for field in fields(value)})
+    return value
+
+
+def valueless_decoder(shape=TINY) -> Decoder:
+    return Decoder(shape, without_data(random_weights(shape, seed=0)), Valueless())
+
+
+class CopiesToDevice(TorchDispatchMode):
+    """Counts copies from the host."""
+
+    num_copies = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        if func is torch.ops.aten._to_copy.default and args[0].device.type == "cpu" and result.device.type == "meta":
+            self.num_copies += 1
+        return result
+
+
+class Watched(TorchExecutor):
+    """Begins every step a second time, on the device without data; takes that part of the step's plan as done."""
+
+    def __init__(self, decoder, kv, host_kv, tokens, sampling, shadow, twin: Decoder):
+        sharing = sharing_of(decoder.shape, SharingRule(1, 1))
+        super().__init__(decoder, kv, host_kv, tokens, sampling, shadow, sharing)
+        empty = allocate_kv(twin.shape, kv.tensors[0].shape[1], kv.block_size, torch.float32, META)
+        self._twin = TorchExecutor(twin, empty, None, tokens, sampling)
+        self.num_begun = 0
+
+    def _begin(self, step):
+        with CopiesToDevice() as copies:
+            self._twin._begin(step)
+        assert copies.num_copies == 1 or step.plan.copies, "all of a step's integers go to the device at once"
+        self.num_begun += 1
+        return super()._begin(step)
+
+
+def test_no_step_waits_for_the_device():
+    """Prompts in chunks, decodes, both together, samples that begin and their scores, shared prefixes, copies on write;
+    tokens are drawn.
+    """
+    executor = partial(Watched, twin=valueless_decoder())
+    settings = replace(ASYNC, asynchronous=False, budget=16)
+    trace = crowded_trace(4, num_samples=[2, 1, 1, 2])
+    run = run_trace(trace, EngineSetup(settings, sampling=WARM, executor=executor))
+    assert run.executor.num_begun > 15
+    assert run.shadow.num_checked["copy"] > 0
+
+
+def watch(shape: DecoderShape) -> None:
+    """A prompt and two decodes."""
+    setup = EngineSetup(
+        Settings(num_blocks=8, block_size=4, groups=shape.kv_groups()),
+        decoder=lambda: Decoder(shape, random_weights(shape, seed=0)),
+        executor=partial(Watched, twin=valueless_decoder(shape)),
+    )
+    assert run_trace(trace_of([0], [6], [3]), setup).executor.num_begun == 3
+
+
+@pytest.mark.parametrize("name", ["gemma3", "mla"])
+def test_no_architecture_waits_for_the_device(name):
+    watch(replace(ARCHITECTURES[name], experts=None))
+
+
+def test_a_mixture_of_experts_waits_and_is_caught():
+    """It asks which experts were chosen, in every layer; so it is refused for CUDA graphs."""
+    with pytest.raises(NotImplementedError, match="_unique2"):
+        watch(replace(TINY, experts=ExpertShape(4, 2, 16)))
+
+
+@pytest.mark.parametrize(
+    "peek",
+    [
+        lambda logits: logits.max().item(),
+        lambda logits: logits.tolist(),
+        lambda logits: logits.cpu(),
+        lambda logits: logits[logits > 0],
+        lambda logits: bool((logits > 0).any()),
+        lambda logits: logits.nonzero(),
+    ],
+    ids=["item", "tolist", "cpu", "mask", "bool", "nonzero"],
+)
+def test_whoever_looks_at_a_value_within_a_step_is_caught(peek, monkeypatch):
+    forward = Decoder.forward
+
+    def peeking(self, batch, kv):
+        logits = forward(self, batch, kv)
+        peek(logits)
+        return logits
+
+    monkeypatch.setattr(Decoder, "forward", peeking)
+    with pytest.raises((NotImplementedError, RuntimeError), match=r"[Mm]eta"):
+        watch(TINY)

@@ -70,11 +70,11 @@ def test_the_reference_itself_reproduces_the_recorded_logs(name: str) -> None:
         assert first_difference(expected, got) is None
 
 
-@pytest.mark.parametrize("is_async", [True, False])
-def test_random_scenarios_are_decided_alike_in_every_field(tmp_path: Path, is_async: bool) -> None:
-    """100 scenarios with preemption, priorities, ties, aborts at any moment, shared prefixes and tiny budgets."""
+@pytest.mark.parametrize(("is_async", "num_scenarios"), [(True, 60), (False, 20)])
+def test_random_scenarios_are_decided_alike_in_every_field(tmp_path: Path, is_async: bool, num_scenarios: int) -> None:
+    """Scenarios with preemption, priorities, ties, aborts at any moment, shared prefixes and tiny budgets."""
     num_of = dict.fromkeys(("preempt", "cache_upd", "evict", "hit"), 0)
-    for seed in range(100):
+    for seed in range(num_scenarios):
         lines = recorded_log(random_scenario(seed, is_async))
         for name in num_of:
             num_of[name] += sum(len(line[name]) for line in lines[1:])
@@ -83,7 +83,9 @@ def test_random_scenarios_are_decided_alike_in_every_field(tmp_path: Path, is_as
         result = check_log(path)
         assert result.is_equal, f"seed {seed}: {result.difference}"
         assert result.num_steps == len(lines) - 1
-    assert num_of["preempt"] > 100, "memory was short"
-    assert num_of["evict"] > 200, "and caches under pressure"
-    assert num_of["hit"] > 500
-    assert (num_of["cache_upd"] > 100) == is_async, "blocks whose last token was in flight are published afterwards"
+    assert num_of["preempt"] > num_scenarios, "memory was short"
+    assert num_of["evict"] > 2 * num_scenarios, "and caches under pressure"
+    assert num_of["hit"] > 5 * num_scenarios
+    assert (num_of["cache_upd"] > num_scenarios) == is_async, (
+        "blocks whose last token was in flight are published afterwards"
+    )

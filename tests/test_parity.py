@@ -1,4 +1,4 @@
-"""What another engine decided, this scheduler decides: every field of every step of vLLM 0.33.0's recorded logs."""
+"""What another engine decided, this scheduler decides: every field of every step of vLLM's recorded logs."""
 
 from __future__ import annotations
 
@@ -13,30 +13,51 @@ from core.errors import InputError
 from kvtwin.parity.checking import check_log
 
 BUNDLED = Path(__file__).parent / "data" / "golden_vllm"
-SHARED = Path(__file__).parents[1].parent / "shared" / "golden"
+SHARED = Path(__file__).parents[1].parent / "shared" / "golden" / "vllm"
 
 Step = dict[str, Any]
 
 
-def shared_logs(folder: str) -> list[Any]:
-    """The logs of a folder beside the checkout, or one skipped parameter where there is none."""
-    logs = sorted((SHARED / folder).glob("*.jsonl"))
+def logs(folder: Path) -> list[Any]:
+    """The logs of a folder, or one skipped parameter where there is none."""
     absent = pytest.param(None, marks=pytest.mark.skip(reason="no shared/golden beside the checkout"))
-    return [pytest.param(log, id=log.stem) for log in logs] or [absent]
+    return [pytest.param(log, id=log.stem) for log in sorted(folder.glob("*.jsonl"))] or [absent]
 
 
-@pytest.mark.parametrize("name", ["a_plain", "b_chunked", "c_preempt", "d_prefix", "h_abort", "k2_async_plain"])
-def test_bundled_logs_are_reproduced(name: str) -> None:
-    result = check_log(BUNDLED / f"{name}.jsonl")
-    assert result.is_equal, result.difference
-    assert result.num_steps > 30
-
-
-@pytest.mark.parametrize("log", shared_logs("vllm"))
-def test_all_logs_are_reproduced(log: Path) -> None:
+@pytest.mark.parametrize("log", logs(BUNDLED) + logs(SHARED))
+def test_recorded_logs_are_reproduced(log: Path) -> None:
     result = check_log(log)
     assert result.is_equal, result.difference
     assert result.num_steps == len(log.read_text().splitlines()) - 1, "a line a step, all of them compared"
+
+
+def rewritten(tmp_path: Path, name: str, **header: Any) -> Path:
+    """The bundled log with another header."""
+    lines = (BUNDLED / f"{name}.jsonl").read_text().splitlines()
+    path = tmp_path / f"{name}.jsonl"
+    path.write_text("\n".join([json.dumps({**json.loads(lines[0]), **header}), *lines[1:]]))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("name", "version", "difference"),
+    [
+        ("v0_20_priority", "0.33.0", "step 0: sched"),  # a request that is alone computes more than the threshold
+        ("v0_20_cached", "0.32.0", "step 1: fq"),  # blocks without content come first
+        ("v0_32_priority", "0.33.0", "step 27: sched"),  # those after a request that preempts itself go on
+        ("g4_priority_ties", "0.32.0", "step 13: alloc"),
+    ],
+)
+def test_versions_differ(tmp_path: Path, name: str, version: str, difference: str) -> None:
+    result = check_log(rewritten(tmp_path, name, version=version))
+    assert str(result.difference).startswith(difference), result.difference
+
+
+def test_versions_without_known_rules_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"version '0.29.0' cannot be replayed; expected one of 0.20, 0.32, 0.33"):
+        check_log(rewritten(tmp_path, "a_plain", version="0.29.0"))
+    with pytest.raises(InputError, match=r"async scheduling of version 0.20.2 cannot be replayed; expected sync"):
+        check_log(rewritten(tmp_path, "k5_async_ends_waiting", version="0.20.2"))
 
 
 def test_what_is_no_log_is_refused_in_one_line(tmp_path: Path) -> None:

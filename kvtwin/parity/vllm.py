@@ -1,7 +1,7 @@
 """Replays recorded decision logs of vLLM v1 through the product's own scheduler and compares every field.
 
-Format: JSON lines, a header with `config`, `requests` and `aborts`, then a line per step. Synchronous and async
-scheduling are replayed.
+Format: JSON lines, a header with `config`, `requests` and `aborts`, then a line per step. The header's `version` says
+by which rules: those of 0.33, synchronous and async, or of 0.20 and 0.32, synchronous only.
 """
 
 from __future__ import annotations
@@ -11,12 +11,14 @@ import zlib
 from array import array
 from collections import deque
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from core.build import PolicyFactories, PoolConfig, build_scheduler
 from core.content import TokenKeys
 from core.decision_log import DecisionLog, Event
+from core.errors import InputError
 from core.plan import StepPlan, StepResult
 from core.recorder import Recorder
 from core.request import Request, Status
@@ -41,9 +43,25 @@ class RecordedKeys(TokenKeys):
         return hashlib.sha256(text.encode()).digest()[:8]
 
 
+@dataclass(frozen=True, slots=True)
+class _Rules:
+    """In what a version differs from 0.33; each is a switch of its own (docs/presets.md)."""
+
+    own_preemption_ends_step: bool = False
+    exempts_alone: bool = True  # the long-prefill threshold does not bound a request that is alone
+    free_order: str = "unhashed_first"
+
+
+_RULES = {
+    "0.20": _Rules(own_preemption_ends_step=True, exempts_alone=False, free_order="append_all"),
+    "0.32": _Rules(own_preemption_ends_step=True),
+    "0.33": _Rules(),
+}
+
+
 def compare(path: Path, header: Fields, steps: list[Fields]) -> ParityResult:
-    """Replays one log. Stops at the first difference."""
-    replay = _Replay(header)
+    """Replays one log. Stops at the first difference. Raises InputError where the version's rules are not known."""
+    replay = _Replay(header, _rules_of(path, header))
     num_compared = 0
     for expected, got in zip(steps, replay.steps(len(steps)), strict=False):
         difference = first_difference(expected, got)
@@ -59,15 +77,26 @@ def compare(path: Path, header: Fields, steps: list[Fields]) -> ParityResult:
     return ParityResult(path, num_compared, None)
 
 
+def _rules_of(path: Path, header: Fields) -> _Rules:
+    """By the version that the header names, or those of 0.33 where it names none."""
+    version = header.get("version", "0.33")
+    rules = _RULES.get(".".join(version.split(".")[:2]))
+    if rules is None:
+        raise InputError(f"{path}: version {version!r} cannot be replayed; expected one of {', '.join(_RULES)}")
+    if header["config"].get("async_scheduling") and rules.own_preemption_ends_step:
+        raise InputError(f"{path}: async scheduling of version {version} cannot be replayed; expected synchronous")
+    return rules
+
+
 class _Replay:
     """Drives a scheduler along a recorded log's requests and aborts, and prints each step in the log's own fields."""
 
-    def __init__(self, header: Fields) -> None:
+    def __init__(self, header: Fields, rules: _Rules) -> None:
         self._header = header
         self._log = DecisionLog(keep_keys=True)
         self._num_seen = 0
         self._is_async = header["config"].get("async_scheduling", False)
-        self._scheduler = self._build(header["config"])
+        self._scheduler = self._build(header["config"], rules)
         self._in_flight: deque[tuple[StepPlan, list[tuple[Request, bool]]]] = deque()
         names = sorted(request["id"] for request in header["requests"])
         self._number = {name: number for number, name in enumerate(names)}  # so that ids order as their names do
@@ -76,7 +105,7 @@ class _Replay:
         self._outputs = {request["id"]: request["output"] for request in header["requests"]}
         self._num_output_tokens = dict.fromkeys(names, 0)
 
-    def _build(self, config: Fields) -> Scheduler:
+    def _build(self, config: Fields, rules: _Rules) -> Scheduler:
         is_priority = config["policy"] == "priority"
         admission = partial(
             Reservation,
@@ -88,7 +117,7 @@ class _Replay:
             eviction=LRU,
             allocation=Paged,
             preemption=partial(LowestPriority, ties="first") if is_priority else LastArrived,
-            batching=Chunked,
+            batching=partial(Chunked, exempts_alone=rules.exempts_alone),
             queue=Priority if is_priority else FCFS,
             admission=admission,
         )
@@ -99,10 +128,13 @@ class _Replay:
             long_prefill_threshold_tokens=config["long_prefill_token_threshold"],
             max_model_len=config["max_model_len"],
             keep_cancelled_registrations=True,
+            own_preemption_ends_step=rules.own_preemption_ends_step,
             async_scheduling=self._is_async,
             single_steps=True,
         )
-        pool = PoolConfig(config["num_gpu_blocks"] - 1, config["block_size"], first_block_id=1)
+        pool = PoolConfig(
+            config["num_gpu_blocks"] - 1, config["block_size"], first_block_id=1, free_order=rules.free_order
+        )
         return build_scheduler(
             scheduler_config, pool, factories, self._log, Recorder(), prefix_caching=config["enable_prefix_caching"]
         )

@@ -24,7 +24,12 @@ class Input(NamedTuple):
 
 
 class RequestSource(ABC):
-    """Hands out arrivals and cancellations in order of time. More of them may become known as requests get done."""
+    """Hands out arrivals and cancellations in order of time. More of them may become known as requests get done.
+
+    `follows_at_once`: they may lie at the very instant at which a request is done.
+    """
+
+    follows_at_once: bool = True
 
     @abstractmethod
     def next_ps(self) -> int | None:

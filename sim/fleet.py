@@ -15,7 +15,9 @@ from sim.beam_model import NO_DROPS, BeamModel
 from sim.cluster import OnDone, Source
 from sim.cost_model import CostModel
 from sim.executor import CostExecutor
+from sim.fleet_by_replica import FleetByReplica, suits
 from sim.fleet_replica import FleetReplica, Instant, LiveView, Moment, Phase
+from sim.replica_by_itself import OwnClock
 
 
 class Router:
@@ -91,14 +93,18 @@ def run_fleet(
     `make_policy` is given the clock. Everything that happened is in the schedulers' logs and recorders. Cost: that of
     the replicas alone, and one call of the policy a request.
     """
-    env = simpy.Environment(initial_time=0)
-    policy = make_policy(lambda: int(env.now))
-    instant = Instant(env)
+    own_clock = OwnClock()
+    clock: simpy.Environment = own_clock
+    policy = make_policy(lambda: int(clock.now))
+    if suits(source, policy):
+        return FleetByReplica(own_clock, source, schedulers, cost, policy, beams).run()
+    clock = simpy.Environment(initial_time=0)
+    instant = Instant(clock)
     replicas = [
         FleetReplica(instant, number, scheduler, CostExecutor(cost), beams)
         for number, scheduler in enumerate(schedulers)
     ]
     views = [LiveView(replica, scheduler) for replica, scheduler in zip(replicas, schedulers, strict=True)]
-    Source(env, source, Router(instant, policy, replicas, views))
-    env.run()
-    return int(env.now)
+    Source(clock, source, Router(instant, policy, replicas, views))
+    clock.run()
+    return int(clock.now)

@@ -96,6 +96,7 @@ class TraceSource(RequestSource):
         self._start()
         follows_ends = config.arrivals in (Arrivals.SEQUENTIAL, Arrivals.CLOSED_LOOP)
         self._hears_of_ends = self._has_cancellations or follows_ends or bool(self._children)
+        self.follows_at_once = follows_ends or any(self._think_ps(row) == 0 for row in chain(*self._children.values()))
 
     def _start(self) -> None:
         awaited = awaited_rows(self._trace, self._config.arrivals)

@@ -1,0 +1,124 @@
+"""Replicas that meet at the router only, each run from one thing that concerns it to the next."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from functools import partial
+from math import inf
+
+from core.request import Request
+from core.routing import RoutingPolicy, no_replica
+from core.scheduler import Scheduler
+from core.source import Input, InputKind, RequestSource
+from sim.beam_model import BeamModel
+from sim.cost_model import CostModel
+from sim.executor import CostExecutor
+from sim.fleet_replica import LiveView
+from sim.replica_by_itself import OwnClock, ReplicaByItself
+
+
+def suits(source: RequestSource, policy: RoutingPolicy) -> bool:
+    """Whether nothing depends on what comes after what within an instant, and nobody hears of ends in their order."""
+    return not source.follows_at_once and type(policy).on_done is RoutingPolicy.on_done
+
+
+class FleetByReplica:
+    """One run. Before an input is handed out, every replica has gone on to whatever ends before: so the numbers of
+    requests that are not done are exact, and so is what a view shows once its replica has caught up.
+
+    Cost beside that of the replicas: O(log replicas) for each time that something ends, is planned or comes in.
+    """
+
+    def __init__(
+        self,
+        clock: OwnClock,
+        source: RequestSource,
+        schedulers: Sequence[Scheduler],
+        cost: CostModel,
+        policy: RoutingPolicy,
+        beams: BeamModel,
+    ) -> None:
+        self._clock = clock
+        self._source = source
+        self._policy = policy
+        self._replicas = [
+            ReplicaByItself(number, scheduler, CostExecutor(cost), beams, clock, self._horizon)
+            for number, scheduler in enumerate(schedulers)
+        ]
+        self._views = [
+            LiveView(replica, scheduler) for replica, scheduler in zip(self._replicas, schedulers, strict=True)
+        ]
+        for replica, view in zip(self._replicas, self._views, strict=True):
+            replica.on_done = partial(self._on_done, view)
+        self._turns: list[tuple[float, int]] = []  # (due_ps, replica); one that is no longer so is stale
+        self._next_ps: float = inf  # when the next input comes
+        self._place: dict[int, int] = {}  # request that is not done -> its replica
+
+    def run(self) -> int:
+        """To the end; returns the time then, in picoseconds."""
+        turns, replicas = self._turns, self._replicas
+        self._look_for_input()
+        while True:
+            while turns and turns[0][0] < self._next_ps:
+                due_ps, number = heapq.heappop(turns)
+                replica = replicas[number]
+                if replica.due_ps == due_ps:
+                    replica.go_on()
+                    if replica.due_ps < inf:
+                        heapq.heappush(turns, (replica.due_ps, number))
+            if self._next_ps == inf:
+                return max(clock.now for clock in (self._clock, *(replica.clock for replica in replicas)))
+            self._hand_out(int(self._next_ps))
+
+    def _look_for_input(self) -> None:
+        next_ps = self._source.next_ps()
+        self._next_ps = inf if next_ps is None else next_ps
+
+    def _horizon(self) -> float:
+        """Before this no other replica does anything, and nothing comes in."""
+        turns = self._turns
+        return turns[0][0] if turns and turns[0][0] < self._next_ps else self._next_ps
+
+    def _hand_out(self, now_ps: int) -> None:
+        """All inputs of this instant."""
+        self._clock.now = now_ps
+        while self._next_ps == now_ps:
+            request = self._source.pop_arrival(now_ps)
+            if request is None:
+                for given in self._source.pop_due(now_ps):
+                    self._take(given)
+            else:
+                self._route(request, now_ps)
+            self._look_for_input()
+
+    def _route(self, request: Request, now_ps: int) -> None:
+        number = self._policy.route(request, self._views)
+        if not isinstance(number, int) or not 0 <= number < len(self._replicas):
+            raise no_replica(f"{type(self._policy).__name__}.route", number, len(self._replicas))
+        self._place[request.request_id] = number
+        self._views[number].num_outstanding += 1
+        replica = self._replicas[number]
+        due_ps = replica.due_ps
+        replica.arrive(request, now_ps)
+        if replica.due_ps != due_ps:
+            heapq.heappush(self._turns, (replica.due_ps, number))
+
+    def _take(self, given: Input) -> None:
+        """What comes besides arrivals told one by one."""
+        if given.kind is InputKind.ARRIVE:
+            self._route(given.request, self._clock.now)
+            return
+        number = self._place[given.request.request_id]
+        replica = self._replicas[number]
+        replica.clock.now = self._clock.now
+        replica.take(given)
+        if replica.due_ps < inf:
+            heapq.heappush(self._turns, (replica.due_ps, number))
+
+    def _on_done(self, view: LiveView, requests: list[Request], now_ps: int) -> None:
+        view.num_outstanding -= len(requests)
+        for request in requests:
+            del self._place[request.request_id]
+            self._source.on_done(request, now_ps)
+        self._look_for_input()

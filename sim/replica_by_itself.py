@@ -1,0 +1,98 @@
+"""A replica of a fleet that goes on by itself, up to what may concern it next: no clock is shared with the others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import inf
+
+import simpy
+
+from core.request import Request
+from core.scheduler import Scheduler
+from sim.beam_model import BeamModel
+from sim.executor import CostExecutor
+from sim.express import Stop
+from sim.fleet_replica import FleetReplica, Instant
+
+
+class OwnClock(simpy.Environment):
+    """Without events: whoever does something sets it to the time of that."""
+
+    now = 0
+
+
+class OwnInstant(Instant):
+    """Of a replica that lags behind the router, up to whose present it catches up."""
+
+    def __init__(self, own: OwnClock, routers: OwnClock) -> None:
+        super().__init__(own)
+        self._routers = routers
+
+    @property
+    def horizon_ps(self) -> int:
+        return self._routers.now
+
+
+class ReplicaByItself(FleetReplica):
+    """At `due_ps` what runs ends, or the next step is planned; infinite while it idles. Nobody here is done before.
+
+    `go_on` takes it from there up to `horizon()`. Whoever hands it an input has had it go on up to then.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        scheduler: Scheduler,
+        executor: CostExecutor,
+        beams: BeamModel,
+        routers: OwnClock,
+        horizon: Callable[[], float],
+    ) -> None:
+        self._horizon = horizon
+        self.clock = OwnClock()
+        self.due_ps: float = inf
+        super().__init__(OwnInstant(self.clock, routers), number, scheduler, executor, beams)
+
+    def _just_now(self) -> float:
+        """Of several that are due now each takes its turn."""
+        return max(self._horizon(), self.clock.now + 1)
+
+    def go_on(self) -> None:
+        """Takes steps from `due_ps` on."""
+        now_ps = self.clock.now = int(self.due_ps)
+        self.due_ps = inf
+        if self._flies or self._plan is not None:
+            self._end()
+        if self._express is None:
+            self._plan_by_rule(now_ps)
+            return
+        stop, at_ps = self._express.run(now_ps)
+        if stop is Stop.FLYING:
+            self._flies = True
+            self.due_ps = self._express.flight.span_end_ps
+        elif stop is not Stop.IDLE:
+            self._halt(stop, at_ps)
+
+    def arrive(self, request: Request, now_ps: int) -> None:
+        """As `take`, of an arrival."""
+        self.clock.now = now_ps
+        self.catch_up()
+        scheduler = self._scheduler
+        if not scheduler.add(request, now_ps):
+            self.on_done([request], now_ps)
+            return
+        must_cut = scheduler.wants_step_now(request)
+        if self._flies:
+            if must_cut and not self._must_land:
+                self._must_land = True
+                self._wake_at_end_of_step()
+        elif self._plan is None:
+            self._plan_soon()
+        elif must_cut:
+            self.due_ps = self._executor.cut(now_ps)
+
+    def _wake_after(self, delay_ps: int) -> None:
+        self.due_ps = self.clock.now + delay_ps
+
+    def _plan_soon(self) -> None:
+        self.due_ps = self.clock.now

@@ -50,9 +50,11 @@ def _curves(found: Mapping[str, Any]) -> Chart:
         legend.append(LegendEntry(name, color, (len(data),)))
         data.append(drawn)
     for name, y in _limits(found, capacities):
-        drawn = line(name, capacities, y, NEUTRAL, dash="dash" if name == "infinite cache" else "dot")
+        is_ceiling = name == "infinite cache"
+        drawn = line(name, capacities, y, NEUTRAL, dash="dash" if is_ceiling else "dot")
+        drawn |= {"mode": "lines" if is_ceiling else "lines+markers", "hovertemplate": _hover(name)}
         legend.append(LegendEntry(name, NEUTRAL, (len(data),)))
-        data.append(drawn | {"hovertemplate": _hover(name)})
+        data.append(drawn)
     rows = [
         [f"{int(c):,}", *(ratio_text(by_capacity[int(c)]) for by_capacity in ratios.values()), bound]
         for c, bound in zip(capacities.tolist(), _bound_cells(found, len(capacities)), strict=True)
@@ -90,8 +92,8 @@ def _layout(found: Mapping[str, Any]) -> Figure:
         knee = found["lru_knee"]["capacity_blocks"]
         mark = {"yref": "paper", "line": {"color": NEUTRAL, "width": 1, "dash": "dot"}}
         layout["shapes"] = [{"type": "line", "x0": knee, "x1": knee, "y0": 0, "y1": 1} | mark]
-        place = {"x": float(np.log10(knee)), "y": 1, "yref": "paper", "yanchor": "bottom", "showarrow": False}
-        layout["annotations"] = [place | {"text": "LRU's knee"}]
+        place = {"x": float(np.log10(knee)), "xanchor": "left", "y": 0, "yref": "paper", "yanchor": "bottom"}
+        layout["annotations"] = [place | {"text": "LRU's knee", "textangle": -90, "showarrow": False}]
     return layout
 
 

@@ -21,8 +21,15 @@ function themed(layout) {
   return result;
 }
 
+// At once, before the next paint: Plotly's own `responsive` waits a tenth of a second, too long for a page that is printed.
+const widths = new ResizeObserver((entries) => {
+  for (const { target } of entries) {
+    if (target.clientWidth !== target._fullLayout.width) Plotly.relayout(target, { autosize: true });
+  }
+});
 for (const [key, figure] of Object.entries(figures)) {
   Plotly.newPlot(key, figure.data, themed(structuredClone(figure.layout)), config);
+  widths.observe(document.getElementById(key));
 }
 dark.addEventListener("change", () => {
   for (const [key, figure] of Object.entries(figures)) Plotly.relayout(key, themed(structuredClone(figure.layout)));

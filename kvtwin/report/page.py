@@ -16,7 +16,6 @@ from kvtwin.report.verdict import Verdict
 # Plotly 7 adds an upload button; the server address is emptied as well, so nothing can leave the page.
 PLOTLY_CONFIG = {
     "displaylogo": False,
-    "responsive": True,
     "plotlyServerURL": "",
     "showSendToCloud": False,
     "modeBarButtonsToRemove": ["sendChartToCloud", "select2d", "lasso2d", "zoomIn2d", "zoomOut2d", "autoScale2d"],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from hydra import compose, initialize_config_module
@@ -116,7 +117,9 @@ def composition_error(error: Exception, verb: str) -> InputError:
     if isinstance(error, MissingConfigException) and error.missing_cfg_file:
         name = str(error.missing_cfg_file)
         group, _, option = name.rpartition("/") if name.startswith("hydra/") else name.partition("/")
-        return InputError(f"{group}={option}: no such {group}{near_or_all(option, error.options or ())}")
+        is_file = group == "trace" and Path(option).exists()
+        expected = f"; expected trace=file trace.path={option}" if is_file else near_or_all(option, error.options or ())
+        return InputError(f"{group}={option}: no such {group}{expected}")
     if isinstance(error, OverrideParseException):
         hint = "a value with special characters in quotes that the shell leaves alone"
         return InputError(f"cannot read {error.override!r}; expected key=value, {hint}")

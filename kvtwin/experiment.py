@@ -224,6 +224,8 @@ def _limit(value: int | str, default: int | None) -> int | None:
 def load_trace(config: DictConfig) -> Trace:
     """The configured trace as it lies in its file, or as its recipe makes it: another one for every `seed`."""
     source = config.trace
+    if source.path and (source.sample or source.get("recipe")):
+        raise InputError(f"trace.path={source.path}: trace={source.name} reads no file; expected trace=file beside it")
     if source.get("recipe"):
         document, path = load_recipe(source.recipe)
         return generate(document, source.num_requests, _trace_seed(config, document), path.name)

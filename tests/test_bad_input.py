@@ -214,6 +214,12 @@ def test_malformed_rows_can_be_left_out_and_are_counted_by_reason(kvtwin, tmp_pa
 
 def test_a_trace_that_cannot_be_read_is_told(refused, tmp_path):
     (tmp_path / "empty.jsonl").write_text("")
+    assert refused("sim", "trace=empty.jsonl") == (
+        "trace=empty.jsonl: no such trace; expected trace=file trace.path=empty.jsonl"
+    )
+    assert refused("sim", "trace.path=empty.jsonl") == (
+        "trace.path=empty.jsonl: trace=chat_sample reads no file; expected trace=file beside it"
+    )
     assert refused("sim", "trace=file") == "trace.path is missing: trace=file needs trace.path=FILE"
     assert refused("sim", "trace=file", "trace.path=none.jsonl").startswith("none.jsonl: cannot be read")
     assert refused("sim", "trace=file", "trace.path=empty.jsonl").startswith("empty.jsonl: is empty; expected a trace")

@@ -239,7 +239,7 @@ def test_a_folder_of_other_things_is_refused(tmp_path):
     ("document", "message"),
     [
         (session(call(0), "x"), r"column requests\[1\]: 'x'; expected an object"),
-        (session(call(0), {"in": 1, "out": 1}), r"column requests\[1\]\.t: None; expected seconds"),
+        (session(call(0), {"in": 1, "out": 1}), r"column requests\[1\]\.t is missing; expected seconds"),
         (session(call(0), call(-1)), r"column requests\[1\]\.t: -1; expected a number from 0"),
         (session(call(0), call(1, api_time="x")), r"column requests\[1\]\.api_time: 'x'; expected a number"),
         (session(call(0), call(1, hash_ids=[1])), r"column requests\[1\]\.hash_ids: '1 ids'; expected 2 = floor"),

@@ -135,7 +135,7 @@ def test_a_bad_row_is_refused_with_its_place_or_counted_by_reason(reason, row, r
     text = AZURE + "2023-11-16 00:00:01,10,1\n" if "{" not in row and "[" not in row else mooncake() + "\n\n"
     text += row + "\n"
 
-    with pytest.raises(InputError, match=r"trace\.txt, line 3, column .+: .+; expected .+") as error:
+    with pytest.raises(InputError, match=r"trace\.txt, line 3, column .+(: .+| is missing); expected .+") as error:
         read(text)
     assert "\n" not in str(error.value)
     assert len(str(error.value)) < 400
@@ -175,11 +175,25 @@ def test_times_that_leave_64_bits_are_refused(read):
     [
         "a,b,c\n1,2,3\n",
         '{"prompt": "hello"}',
-        '{"chat_id": 1, "timestamp": 61.114, "input_length": 5}',
+        '{"timestamp": 61.114}',
     ],
 )
 def test_an_unknown_format_lists_the_known_ones(text, read):
     with pytest.raises(InputError, match=r"not recognised.*kvtwin, .*azure, .*mooncake, "):
+        read(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "near"),
+    [
+        ("TIMESTAMP,ContextToken,GeneratedTokens\n", "azure: CSV with the header TIMESTAMP,ContextTokens,Gen"),
+        ("arrived,num_prefil_tokens,num_decode_tokens\n", "vidur: CSV with arrived_at"),
+        ('{"timestamp": 1, "input_lenght": 9, "output_length": 3, "hash_ids": [1]}', "mooncake: JSON lines with"),
+        ('{"chat_id": 1, "timestamp": 61.114, "input_length": 5}', "bailian: JSON lines with chat_id"),
+    ],
+)
+def test_a_misspelt_column_is_answered_with_the_nearest_format(text, near, read):
+    with pytest.raises(InputError, match=f"the nearest is {near}"):
         read(text)
 
 

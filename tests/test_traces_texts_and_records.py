@@ -235,7 +235,7 @@ def test_aiperf_records_start_at_the_earliest_that_counts(read):
         (record(-1), r"column metadata\.request_start_ns: -1; expected a whole number from 0"),
         (
             record(0) | {"metrics": {}},
-            r"column metrics\.input_sequence_length\.value: None; expected the prompt tokens",
+            r"column metrics\.input_sequence_length\.value is missing; expected the prompt tokens",
         ),
     ],
 )

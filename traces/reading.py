@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from core.errors import InputError
+from traces.near_formats import nearest_format
 from traces.readers import (
     agentic,
     aiperf_records,
@@ -127,8 +128,10 @@ def _format_of(source: Source, name: str) -> Format:
             return candidate
     if not head.first_line:
         raise InputError(f"{source.path}: is empty; expected a trace, in one of the formats {_names()}")
-    start = head.first_line[:60]
-    raise InputError(f"{source.path}: format not recognised, it starts with {start!r}; known formats: {_names()}")
+    described = {known.name: known.description for known in FORMATS}
+    near = nearest_format(head.first_line, described)
+    known = f"the nearest is {near}: {described[near]}" if near else f"docs/traces.md shows those known: {_names()}"
+    raise InputError(f"{source.path}: format not recognised, it starts with {head.first_line[:60]!r}; {known}")
 
 
 def _named(name: str) -> Format:

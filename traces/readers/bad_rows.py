@@ -26,7 +26,8 @@ class BadRow(Exception):
     def describe(self) -> str:
         """Column, value and what was expected: one line, cut short where a file holds a monster."""
         column = self.column if self.column.isprintable() else repr(self.column)
-        return f"{column[:60]}: {shown(self.value)}; expected {self.expected}"
+        found = " is missing" if self.reason == "missing_value" else f": {shown(self.value)}"
+        return f"{column[:60]}{found}; expected {self.expected}"
 
 
 def shown(value: object) -> str:

@@ -56,11 +56,13 @@ class CsvTable:
         missing or there twice, and where no good row is left.
         """
         for column in columns:
-            if self.names.count(column.name) != 1:
+            found = self.names.count(column.name)
+            if found != 1:
                 header = ",".join(self.names)[:60]
                 expected = f"one of each: {', '.join(column.name for column in columns)}"
                 where = f"{self._source.path}, header {header!r}"
-                raise InputError(f"{where}: {self.names.count(column.name)} columns {column.name}; expected {expected}")
+                told = f"{found} columns {column.name}" if found else f"no column {column.name}"
+                raise InputError(f"{where}: {told}; expected {expected}")
         reader = _BlockReader(self._source, self.names, columns, bad_rows)
         parts = [part for part in map(reader.read, self._blocks) if len(part.line_numbers)]
         require_rows(self._source, len(parts), bad_rows)

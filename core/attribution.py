@@ -93,6 +93,9 @@ class Attribution:
 
     def taken_by_each(self, block_ids: Sequence[int], owners: Sequence[int]) -> None:
         """These requests took a block each, some of which were just evicted."""
+        if len(owners) == 1:
+            self.taken_by(owners[0])
+            return
         owner_of = dict(zip(block_ids, owners, strict=True))
         step, now_ps, first = self._log.step, self._now(), len(self._is_costly) - len(self._unowned)
         for number, block_id in enumerate(self._unowned, first):

@@ -6,6 +6,7 @@ import hashlib
 from abc import ABC, abstractmethod
 from array import array
 from collections.abc import Iterable, Sequence
+from itertools import chain
 
 from core.errors import InputError
 from core.interfaces import BlockKey
@@ -108,7 +109,7 @@ class HashKeys(BlockKeys):
             if num_parts == 1:
                 parts = list(ids[: self.num_shared])
             elif num_parts:
-                parts = [part for first in ids for part in range(first * num_parts, (first + 1) * num_parts)]
+                parts = [*chain.from_iterable([range(first * num_parts, (first + 1) * num_parts) for first in ids])]
             else:
                 parts = list(ids[self._span - 1 :: self._span])
             del parts[self.num_shared :]

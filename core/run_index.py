@@ -49,9 +49,9 @@ class RunIndex:
         return found
 
     def insert(self, keys: Sequence[BlockKey], ids: Iterable[int]) -> None:
-        """Registers each block under its key."""
+        """Registers each block of a piece of a text under its key."""
         oldest = self._oldest
-        if oldest.keys().isdisjoint(keys):
+        if keys and keys[0] not in oldest:  # nor is what follows: no content outlives what is before it
             oldest.update(zip(keys, ids, strict=True))
             return
         for key, block_id in zip(keys, ids, strict=True):

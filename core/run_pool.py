@@ -11,6 +11,8 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
+import numpy as np
+
 from core.attribution import Attribution
 from core.block_pool import OutOfBlocksError
 from core.content import BlockKeys
@@ -27,9 +29,10 @@ class IdleRun:
     the leaf's, so there is one, as a rule.
     """
 
-    __slots__ = ("ids", "keys", "parts")
+    __slots__ = ("ids", "keys", "number", "parts")
 
-    def __init__(self, ids: array[int], keys: BlockKeys, parts: list[tuple[int, int]]) -> None:
+    def __init__(self, number: int, ids: array[int], keys: BlockKeys, parts: list[tuple[int, int]]) -> None:
+        self.number = number
         self.ids = ids
         self.keys = keys
         self.parts = parts
@@ -71,8 +74,11 @@ class RunPool:
         self._num_used = 0  # ids that were ever taken
         self._order: deque[IdleRun] = deque()
         self._num_empty = 0  # runs in it without an idle block
-        self._run_of: list[IdleRun | None] = [None] * first_block_id  # by id: where it was released last
+        self._num_runs = 0
+        self._runs: dict[int, IdleRun] = {}  # those in order, by number
+        self._run_of = np.zeros(first_block_id + num_blocks, dtype=np.int64)  # by id: number of its last run, if any
         self._sharers: dict[int, int] = {}  # references beyond the first, of the blocks that have any
+        self._most_shared = 0  # those stand at places below this in their tables
 
     @property
     def num_free(self) -> int:
@@ -119,7 +125,6 @@ class RunPool:
         del self.free[:]
         first = self.first_block_id + self._num_used
         taken.extend(range(first, first + num_fresh))
-        self._run_of.extend([None] * num_fresh)
         self._num_used += num_fresh
         if len(taken) < num_blocks:
             taken += self._evict(num_blocks - len(taken))
@@ -129,35 +134,34 @@ class RunPool:
         """The next victims; they lose their content. Raises OutOfBlocksError if there are too few."""
         if num_blocks > self.num_cached:
             raise OutOfBlocksError(f"{num_blocks} blocks asked for, {self.num_available} available")
-        victims = self._evict_from_first(num_blocks)
-        while len(victims) < num_blocks:
-            victims += self._evict_from_first(num_blocks - len(victims))
+        order, index = self._order, self.index
+        victims = array("q")
+        num_left = num_blocks
+        while num_left:
+            run = order[0]
+            if not run.parts:
+                order.popleft()
+                del self._runs[run.number]
+                self._num_empty -= 1
+                continue
+            begin, end = run.parts[-1]
+            start = end - num_left
+            if start > begin:
+                run.parts[-1] = (begin, start)
+            else:
+                start = begin
+                run.parts.pop()
+                self._num_empty += not run.parts
+            ids = run.ids[start:end]
+            if start < run.keys.num_shared or index.has_private:
+                self._forget(run.keys, start, end, ids)
+            ids.reverse()
+            victims += ids
+            num_left -= end - start
         self.num_cached -= num_blocks
         self.num_evictions += num_blocks
         self._log.ids(Event.EVICT, NO_REQUEST, victims)
         return victims
-
-    def _evict_from_first(self, at_most: int) -> array[int]:
-        """Victims from the leaf of the run that was released first."""
-        order = self._order
-        run = order[0]
-        while not run.parts:
-            order.popleft()
-            self._num_empty -= 1
-            run = order[0]
-        begin, end = run.parts[-1]
-        start = end - at_most
-        if start > begin:
-            run.parts[-1] = (begin, start)
-        else:
-            start = begin
-            run.parts.pop()
-            self._num_empty += not run.parts
-        ids = run.ids[start:end]
-        if start < run.keys.num_shared or self.index.has_private:
-            self._forget(run.keys, start, end, ids)
-        ids.reverse()
-        return ids
 
     def _forget(self, keys: BlockKeys, start: int, end: int, ids: array[int]) -> None:
         """These blocks of a text lose their content: for content that may be asked for again, it is noted by what."""
@@ -176,9 +180,10 @@ class RunPool:
     def _idle_parts(self, ids: array[int]) -> list[tuple[IdleRun, int, int]]:
         """Which of these blocks, the beginning of a text, are idle: intervals, and the run that each is a part of."""
         found: list[tuple[IdleRun, int, int]] = []
-        run_of, place, num_blocks = self._run_of, 0, len(ids)
+        runs, place, num_blocks = self._runs, 0, len(ids)
+        numbers = self._run_of[np.frombuffer(ids, dtype=np.int64)].tolist()
         while place < num_blocks:
-            run = run_of[ids[place]]
+            run = runs.get(numbers[place])
             number = -1
             # What a run tells of a block that was evicted from it, or taken, since it was released is out of date.
             if run is not None and place < len(run.ids) and run.ids[place] == ids[place]:
@@ -196,31 +201,33 @@ class RunPool:
     def adopt(self, ids: array[int], request_id: int) -> None:
         """An admitted request adopts cached content, the beginning of its text: one more reference each."""
         self._log.ids(Event.TOUCH, request_id, ids)
-        idle, referenced_from = 0, 0
-        parts = self._idle_parts(ids)
-        for run, begin, end in parts:
-            self._share(ids[referenced_from:begin])
+        idle = referenced_from = 0
+        for run, begin, end in self._idle_parts(ids):
+            self._share(ids, referenced_from, begin)
             run.cut(begin, end)
             if not run.parts:
                 self._note_empty()
             idle += end - begin
             referenced_from = end
-        self._share(ids[referenced_from:])
+        self._share(ids, referenced_from, len(ids))
         self.num_cached -= idle
         self.num_referenced += idle
         self.num_available -= idle
 
-    def _share(self, ids: array[int]) -> None:
-        sharers = self._sharers
-        for block_id in ids:
-            sharers[block_id] = sharers.get(block_id, 0) + 1
-        self.num_shared += len(ids)
+    def _share(self, ids: array[int], begin: int, end: int) -> None:
+        if begin < end:
+            sharers = self._sharers
+            for block_id in ids[begin:end]:
+                sharers[block_id] = sharers.get(block_id, 0) + 1
+            self.num_shared += end - begin
+            self._most_shared = max(self._most_shared, end)
 
     def _note_empty(self) -> None:
         """A run without an idle block stays where it is until it comes to the front, or there are too many of them."""
         self._num_empty += 1
         if self._num_empty > len(self._order) // 2 + _FEW_EMPTY_RUNS:
             self._order = deque(run for run in self._order if run.parts)
+            self._runs = {run.number: run for run in self._order}
             self._num_empty = 0
 
     # ---- giving back ------------------------------------------------------------------------------------------------
@@ -231,35 +238,33 @@ class RunPool:
         """Drops one reference to each block of the table, leaf to root. Its first `num_registered` have content, for
         the first `num_findable` of which anybody may ask.
         """
-        kept: list[int] = []
-        if self.num_shared and not self._sharers.keys().isdisjoint(table):
-            kept = self._dereference(table)
-        freed, parts = table, [(0, num_registered)]
+        kept = self._dereference(table) if self.num_shared else []
+        freed, parts, num_idle = table, [(0, num_registered)], num_registered
         if kept:
-            edges = [-1, *kept, len(table)]
-            gaps = [(first + 1, last) for first, last in pairwise(edges)]
-            freed = array("q", [block_id for begin, end in gaps for block_id in table[begin:end]])
-            parts = [(begin, min(end, num_registered)) for begin, end in gaps]
+            gaps = [(first + 1, last) for first, last in pairwise((-1, *kept, len(table))) if first + 1 < last]
+            freed = array("q")
+            for begin, end in gaps:
+                freed += table[begin:end]
+            parts = [(begin, min(end, num_registered)) for begin, end in gaps if begin < num_registered]
+            num_idle = sum([end - begin for begin, end in parts])
         if not freed:
             return
-        parts = [part for part in parts if part[0] < part[1]]
-        num_idle = sum([end - begin for begin, end in parts])
         self.num_referenced -= len(freed)
         self.num_available += len(freed)
         self.num_cached += num_idle
         self._log.ids(Event.FREE, request_id, freed[::-1])
         self.free += freed[num_idle:]
         if num_idle:
-            run = IdleRun(table[:num_registered], keys, parts)
+            self._num_runs += 1
+            run = IdleRun(self._num_runs, table[:num_registered], keys, parts)
             self._order.append(run)
-            run_of = self._run_of
-            for block_id in table[:num_findable]:
-                run_of[block_id] = run
+            self._runs[run.number] = run
+            self._run_of[np.frombuffer(run.ids, dtype=np.int64)[:num_findable]] = run.number
 
     def _dereference(self, table: array[int]) -> list[int]:
         """Drops the references beyond the first. Returns the places of the blocks that had any."""
         sharers, kept = self._sharers, []
-        for place, block_id in enumerate(table):
+        for place, block_id in enumerate(table[: self._most_shared]):
             if block_id in sharers:
                 kept.append(place)
                 if sharers[block_id] == 1:
@@ -267,6 +272,8 @@ class RunPool:
                 else:
                     sharers[block_id] -= 1
         self.num_shared -= len(kept)
+        if not sharers:
+            self._most_shared = 0
         return kept
 
     def is_shared(self, block_id: int) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import zip_longest
 from typing import NamedTuple
 
 import torch
@@ -65,11 +66,14 @@ class Decoder:
         x = self.weights.embedding[batch.token_ids]
         if self.shape.embedding_scale != 1:
             x = x * torch.tensor(self.shape.embedding_scale, dtype=x.dtype)  # rounded as the weights are (Gemma)
-        for weights, attend, mlp in self._layers:
-            mixed = self._normed(attend(self._normed(x, weights.attn_norm), step), weights.attn_post_norm)
-            normed, x = self.kernels.add_rms_norm(mixed, x, weights.mlp_norm, self.shape.norm_eps)
-            x = self._normed(mlp(normed), weights.mlp_post_norm).add_(x)
-        sampled = self._normed(x[batch.sample_rows], self.weights.final_norm)
+        normed = self._normed(x, self.weights.layers[0].attn_norm)
+        for (weights, attend, mlp), following in zip_longest(self._layers, self.weights.layers[1:]):
+            mixed = self._normed(attend(normed, step), weights.attn_post_norm)
+            normed, x = self._added(mixed, x, weights.mlp_norm)
+            fed = self._normed(mlp(normed), weights.mlp_post_norm)
+            if following is not None:
+                normed, x = self._added(fed, x, following.attn_norm)
+        sampled, _ = self._added(fed[batch.sample_rows], x[batch.sample_rows], self.weights.final_norm)
         return self._head(sampled).float()
 
     def _step(self, batch: BatchInput, kv: PagedKV) -> StepContext:
@@ -77,6 +81,10 @@ class Decoder:
         if self._window_angles is not self._angles:
             window_angles = LayerAngles(self._window_angles, self._window_angles.at(batch.positions))
         return StepContext(batch, kv, angles, window_angles)
+
+    def _added(self, x: Tensor, residual: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+        """(the norm of x + residual, x + residual), in one kernel."""
+        return self.kernels.add_rms_norm(x, residual, weight, self.shape.norm_eps)
 
     def _normed(self, x: Tensor, weight: Tensor | None) -> Tensor:
         return x if weight is None else self.kernels.rms_norm(x, weight, self.shape.norm_eps)

@@ -14,30 +14,34 @@ from engine.decoder_shape import DecoderShape
 
 
 class SharingRule(NamedTuple):
-    """When a shared prefix is read apart (cascade attention).
+    """When a shared prefix is read apart (cascade attention): for each layer, see `sharing_of`."""
 
-    Bytes: n decodes that share L tokens read 2 H_kv D b n L a layer, or 2 H_kv D b L once, so keys and values of
-    (n - 1) L tokens are saved. The price is one more kernel a layer, and a merger of fp32 partial results: 8 H (D + 1)
-    bytes a decode, as much as 4 H / (H_kv b) tokens, 8 with groups of 4 in bf16. 4,096 tokens of a Llama-3-8B are
-    16 MiB a layer, which the 3.35 TB/s of an H100's data sheet read in 5 µs, more than a launch takes; and at 4,000 the
-    CPU's kernels break even (1.8 to 2.4 times as fast as unshared above 15,000, SmolLM2-135M). 256 tokens are the
-    shortest split of attention (`kernels/splits.py`).
-    """
-
-    min_shared_tokens: int = 256
-    min_saved_tokens: int = 4096
+    min_shared_tokens: int
+    min_saved_tokens: int
 
 
 Sharing = tuple[SharingRule | None, ...]
 """A rule for each KV group, None where nothing is to be shared; the empty tuple: nowhere."""
 
+MIN_SHARED_TOKENS = 256
+MIN_SAVED_BYTES = 32 * 2**20
 
-def sharing_of(shape: DecoderShape, rule: SharingRule) -> Sharing:
-    """For the groups whose layers have cascade attention: those without a window, since a window seldom reaches back
-    into a shared prefix, and none that caches latents.
+
+def sharing_of(shape: DecoderShape, element_bytes: int) -> Sharing:
+    """Where sharing pays, for the groups whose layers have cascade attention: those without a window, since a window
+    seldom reaches back into a shared prefix, and none that caches latents.
+
+    Decodes that share L tokens, n of them, read 2 H_kv D b n L bytes a layer, or 2 H_kv D b L once. The price is one
+    more kernel a layer and a merger of fp32 partial results: 8 H (D + 1) bytes a decode, as much as 4 H / (H_kv b)
+    tokens, 8 with groups of 4 in bf16. What is saved must be 32 MiB: the 3.35 TB/s of an H100's data sheet read them in
+    10 µs, some launches' time, and the CPU's compiled kernels break even there (25 MB saved: 1.0 times as fast, 29 MB
+    at heads of 128: 1.5, 130 MB: 2.4; torch's alone gain from 3 MB on). And L must be 256 tokens, the shortest split of
+    attention (`kernels/splits.py`).
     """
     if shape.latent is not None:
         return ()
+    token_bytes = shape.kv_elements_per_layer_token * element_bytes
+    rule = SharingRule(MIN_SHARED_TOKENS, -(-MIN_SAVED_BYTES // token_bytes))
     return tuple(rule if group.window_tokens is None else None for group in shape.kv_groups())
 
 

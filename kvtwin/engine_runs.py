@@ -30,7 +30,7 @@ from engine.large_pages import SmallPages, allocate_large_pages
 from engine.loop import EngineLoop, run_by_turns
 from engine.run import new_loop
 from engine.shadow import Shadow
-from engine.shared_prefixes import SharingRule, sharing_of
+from engine.shared_prefixes import sharing_of
 from engine.tokens import TokenStore
 from kvtwin.binding import PolicyFactory
 from kvtwin.engine_setup import EngineSetup, LoadedModel, load_engine_setup
@@ -131,7 +131,7 @@ class EngineRunner:
         settings = setup.settings
         sampling = Sampling(settings.temperature, setup.experiment.seed, settings.top_k, settings.top_p)
         shares = settings.cascade and settings.cached_keys == "rotated"
-        sharing = sharing_of(decoder.shape, SharingRule()) if shares else ()
+        sharing = sharing_of(decoder.shape, decoder.dtype.itemsize) if shares else ()
         group_tables = self._small_pages.tables if self._has_large_pages else ()
         return TorchExecutor(self._stepping(kv), kv, host, tokens, sampling, shadow, sharing, group_tables)
 

@@ -89,16 +89,19 @@ def test_the_runs_that_save_most_are_chosen():
     assert worthwhile_runs(np.array([], dtype=np.int64), 16, eager) == []
 
 
-def test_by_default_256_tokens_must_be_shared_and_4096_saved():
-    assert worthwhile_runs(np.full(16, 16), 16, SharingRule()) == [SharedRun(0, 17, 16)]
-    assert worthwhile_runs(np.full(15, 16), 16, SharingRule()) == []
-    assert worthwhile_runs(np.full(99, 15), 16, SharingRule()) == []
+def test_256_tokens_must_be_shared_and_32_mib_saved_a_layer():
+    """A token of TINY has 32 numbers a layer, in bf16 64 bytes; of Llama-3-8B 4 KiB."""
+    assert sharing_of(TINY, 2) == (SharingRule(256, 2**19),)
+    assert sharing_of(replace(TINY, num_kv_heads=8, head_dim=128), 2) == (SharingRule(256, 8192),)
+    rule = SharingRule(256, 8192)
+    assert worthwhile_runs(np.full(32, 16), 16, rule) == [SharedRun(0, 33, 16)]
+    assert worthwhile_runs(np.full(31, 16), 16, rule) == []
+    assert worthwhile_runs(np.full(99, 15), 16, rule) == []
 
 
 def test_groups_with_a_window_and_latents_share_nothing():
-    assert sharing_of(TINY, ALWAYS) == (ALWAYS,)
-    assert sharing_of(ARCHITECTURES["mla"], ALWAYS) == ()
-    assert None in sharing_of(ARCHITECTURES["mistral"], ALWAYS)
+    assert sharing_of(ARCHITECTURES["mla"], 2) == ()
+    assert None in sharing_of(ARCHITECTURES["mistral"], 2)
 
 
 # ---- what is computed -----------------------------------------------------------------------------------------------

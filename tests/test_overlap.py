@@ -141,7 +141,7 @@ class Watched(TorchExecutor):
     """Begins every step a second time, on the device without data; takes that part of the step's plan as done."""
 
     def __init__(self, decoder, kv, host_kv, tokens, sampling, shadow, twin: Decoder):
-        sharing = sharing_of(decoder.shape, SharingRule(1, 1))
+        sharing = tuple(rule and SharingRule(1, 1) for rule in sharing_of(decoder.shape, 4))
         super().__init__(decoder, kv, host_kv, tokens, sampling, shadow, sharing)
         empty = allocate_kv(twin.shape, kv.tensors[0].shape[1], kv.block_size, torch.float32, META)
         self._twin = TorchExecutor(twin, empty, None, tokens, sampling)

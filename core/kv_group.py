@@ -79,12 +79,14 @@ def num_usable_blocks(
 def split_layers(windows: Sequence[int | None]) -> list[tuple[int, ...]]:
     """Which layers share a group, of layers with these windows: full attention first, then window by window.
 
-    A group has as many layers as the rarest kind (vLLM's rule), the last of a kind perhaps fewer.
+    A group has as many layers as the rarest kind, the last of a kind perhaps fewer; but as many as the most frequent
+    kind if that has less than half as many again, which then pads less (vLLM's rule).
     """
     kinds: dict[int | None, list[int]] = {}
     for layer, window_tokens in enumerate(windows):
         kinds.setdefault(window_tokens, []).append(layer)
-    group_layers = min(map(len, kinds.values()))
+    fewest, most = min(map(len, kinds.values())), max(map(len, kinds.values()))
+    group_layers = most if 2 * most < 3 * fewest else fewest
     return [
         tuple(layers[first : first + group_layers])
         for _, layers in sorted(kinds.items(), key=lambda kind: kind[0] or 0)

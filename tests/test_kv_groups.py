@@ -15,12 +15,22 @@ from world import Bench, Run, Settings, check_integrity, simulate, trace_of
 from core.content import TokenKeys
 from core.decision_log import Event
 from core.interfaces import Block, PolicyEnv, PriorityEviction
-from core.kv_group import KVGroup
+from core.kv_group import KVGroup, split_layers
 from core.request import Outcome, Status
 from core.servable import peak_blocks
 
 FULL = KVGroup(10)
 WINDOW = KVGroup(10, window_tokens=32)
+
+
+@pytest.mark.parametrize(
+    ("num_window", "num_full", "sizes"),
+    [(30, 10, [10, 10, 10, 10]), (13, 12, [12, 13]), (29, 20, [20, 29]), (30, 20, [20, 20, 10]), (6, 0, [6])],
+)
+def test_layers_are_grouped_as_vllm_groups_them(num_window: int, num_full: int, sizes: list[int]) -> None:
+    """By the rarest kind, or the most frequent if it has less than half as many again (vLLM 0.33.0)."""
+    groups = split_layers([32] * num_window + [None] * num_full)
+    assert [len(layers) for layers in groups] == sizes
 
 
 def num_blocks_per_group(bench: Bench) -> list[int]:

@@ -33,10 +33,10 @@ _NONE = np.empty(0, dtype=np.int64)
 
 
 class Drawn(NamedTuple):
-    """On the host. token_ids, margins: of every draw; scores: log probabilities, of `Draws.scored`."""
+    """On the host. token_ids, margins (fp64): of every draw; scores: log probabilities, of `Draws.scored`."""
 
     token_ids: list[int]
-    margins: list[float]
+    margins: np.ndarray
     scores: list[float]
 
 
@@ -131,7 +131,7 @@ class Draws:
         """What `compute` found."""
         num = len(self)
         margins, scores = results[num : 2 * num].view(np.float64), results[2 * num :].view(np.float64)
-        return Drawn(results[:num].tolist(), margins.tolist(), scores.tolist())
+        return Drawn(results[:num].tolist(), margins, scores.tolist())
 
 
 def _forks(request: Request, tokens: SequenceTokens) -> list[Sequence]:

@@ -25,7 +25,7 @@ from engine.shared_prefixes import Sharing
 from engine.step_inputs import StepInputs, StepPacker
 from engine.step_planner import StepPlanner
 from engine.step_row import StepRow, StepRows
-from engine.tokens import TokenStore
+from engine.tokens import SequenceTokens, TokenStore
 from engine.transfers import Reading
 
 NEAR_TIE_LOGITS = 1e-3
@@ -69,6 +69,13 @@ class RunningStep(NamedTuple):
     token_ids: Tensor
     results: Reading
     logits: Tensor | None
+
+
+class Newest(NamedTuple):
+    """The tokens that the last step brought, and whom."""
+
+    sequences: SequenceOf[Sequence]
+    token_ids: list[int]
 
 
 class StepDecoder(Protocol):
@@ -131,6 +138,7 @@ class TorchExecutor:
         self._tables = DeviceTables(decoder.device)
         self._memory = Memory(kv, host_kv)
         self._unfinished: RunningStep | None = None
+        self._newest = Newest([], [])
 
     @property
     def num_near_ties(self) -> int:
@@ -224,10 +232,23 @@ class TorchExecutor:
         self, rows: StepRows, inputs: StepInputs, further: SequenceOf[np.ndarray]
     ) -> tuple[BatchInput, list[Tensor]]:
         coming = self._tokens_to_come(rows)
-        batch, sent = inputs.send(_token_ids(rows), [*coming, *further], self._tables, self._decoder.device)
+        batch, sent = inputs.send(self._token_ids(rows), [*coming, *further], self._tables, self._decoder.device)
         if self._unfinished is not None and len(coming[0]):
             batch.token_ids.index_copy_(0, sent[0], self._unfinished.token_ids.index_select(0, sent[1]))
         return batch, sent[len(coming) :]
+
+    def _token_ids(self, rows: StepRows) -> np.ndarray:
+        """int64 [num_tokens]: what each row computes, one after another; rows of one token come first. Anything where
+        the token is yet to come.
+        """
+        if self._unfinished is None and rows.sequences is self._newest.sequences:
+            return np.array(self._newest.token_ids, dtype=np.int64)  # the same decodes as in the step before
+        num_single = int(np.count_nonzero(rows.num_new == 1))
+        places = zip(rows.tokens[:num_single], rows.start[:num_single].tolist(), strict=True)
+        single = np.array([tokens.at(position) for tokens, position in places], dtype=np.int64)
+        if len(rows) == num_single:
+            return single
+        return np.concatenate([single, *(row.tokens.known[row.start : row.end] for row in rows[num_single:])])
 
     def _tokens_to_come(self, rows: StepRows) -> tuple[np.ndarray, np.ndarray]:
         """Decodes whose token the step that still runs brings, and the places of these among its draws."""
@@ -246,22 +267,18 @@ class TorchExecutor:
     # ---- the next tokens ------------------------------------------------------------------------------------------
 
     def _append(self, draws: Draws, drawn: Drawn) -> StepOutput:
-        new: dict[int, list[int]] = {}
-        stopped = []
         self.num_sampled += len(draws)
         for draw, score in zip(draws.scored.tolist(), drawn.scores, strict=True):
             draws.tokens[draw].score += score
-        for sequence, known, token_id, margin in zip(
-            draws.sequences, draws.tokens, drawn.token_ids, drawn.margins, strict=True
-        ):
-            if margin < NEAR_TIE_LOGITS:
-                self.near_ties.append(NearTie(sequence.request.request_id, sequence.index, known.num_known))
-            token = known.append(token_id)
-            if sequence.rank >= 0:  # samples get their rank when the step is committed
-                new[sequence.rank] = [token]
-                if self.tokens.output.stops(token):
-                    stopped.append(sequence.rank)
-        return StepOutput(new, frozenset(stopped), {})
+        for draw in np.flatnonzero(drawn.margins < NEAR_TIE_LOGITS).tolist():
+            sequence, position = draws.sequences[draw], int(draws.positions[draw])
+            self.near_ties.append(NearTie(sequence.request.request_id, sequence.index, position))
+        token_ids = list(map(SequenceTokens.append, draws.tokens, drawn.token_ids))
+        self._newest = Newest(draws.sequences, token_ids)
+        ranks = [sequence.rank for sequence in draws.sequences]  # samples get theirs when the step is committed
+        new = {rank: [token_id] for rank, token_id in zip(ranks, token_ids, strict=True) if rank >= 0}
+        stopped = {ranks[draw] for draw in self.tokens.output.stopping(token_ids)}
+        return StepOutput(new, frozenset(stopped - {-1}), {})
 
     def _search(self, output: StepOutput, rows: SequenceOf[StepRow], logits: Tensor) -> StepOutput:
         """Adds what beam searches found in their rows of `logits`."""
@@ -283,18 +300,6 @@ class TorchExecutor:
         if margin < NEAR_TIE_LOGITS:
             position = self.tokens.of(request.live[0]).num_known - 1
             self.near_ties += [NearTie(request.request_id, beam.index, position) for beam in request.live]
-
-
-def _token_ids(rows: StepRows) -> np.ndarray:
-    """int64 [num_tokens]: what each row computes, one after another; rows of one token come first. Anything where the
-    token is yet to come.
-    """
-    num_single = int(np.count_nonzero(rows.num_new == 1))
-    places = zip(rows.tokens[:num_single], rows.start[:num_single].tolist(), strict=True)
-    single = np.array([tokens.at(position) for tokens, position in places], dtype=np.int64)
-    if len(rows) == num_single:
-        return single
-    return np.concatenate([single, *(row.tokens.known[row.start : row.end] for row in rows[num_single:])])
 
 
 def _block_copies(moves: Mapping[int, int]) -> list[BlockCopy]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence as SequenceOf
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -24,9 +25,9 @@ class OutputMode(ABC):
         Raises InputError if the request cannot be run in this mode.
         """
 
-    def stops(self, token: int) -> bool:
-        """Whether a sequence ends with this token although its length is not reached."""
-        return False
+    def stopping(self, token_ids: SequenceOf[int]) -> SequenceOf[int]:
+        """Places of those tokens that end their sequence although its length is not reached."""
+        return ()
 
 
 class ForcedTokens(OutputMode):
@@ -71,5 +72,5 @@ class EndOfSequence(OutputMode):
                 " apart; use forced_length"
             )
 
-    def stops(self, token: int) -> bool:
-        return token in self._eos_ids
+    def stopping(self, token_ids: SequenceOf[int]) -> SequenceOf[int]:
+        return [place for place, token_id in enumerate(token_ids) if token_id in self._eos_ids]

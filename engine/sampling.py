@@ -45,13 +45,12 @@ def best(logits: Tensor) -> Sampled:
     if end < vocab_size:
         maxima = torch.cat([maxima, logits[:, end:].amax(dim=1, keepdim=True)], dim=1)
     block = maxima.argmax(dim=1, keepdim=True)
-    columns = block * width + torch.arange(width, device=logits.device)
-    columns.clamp_(max=vocab_size - 1)
-    candidates = logits.gather(1, columns)
-    token_ids = columns.gather(1, candidates.argmax(dim=1, keepdim=True))
-    others = maxima.scatter(1, block, -torch.inf).amax(dim=1)
-    others = others.maximum(candidates.masked_fill(columns == token_ids, -torch.inf).amax(dim=1))
-    return Sampled(token_ids.squeeze(1), maxima.amax(dim=1) - others)
+    first = (block * width).clamp_(max=vocab_size - width)  # what lies before the last block does no harm
+    candidates = logits.gather(1, first + torch.arange(width, device=logits.device))
+    greatest, place = candidates.max(dim=1, keepdim=True)
+    others = maxima.scatter_(1, block, -torch.inf).amax(dim=1)
+    others = others.maximum(candidates.scatter_(1, place, -torch.inf).amax(dim=1))
+    return Sampled((first + place).squeeze(1), greatest.squeeze(1) - others)
 
 
 def most_likely(scaled_logits: Tensor, top_k: int, top_p: float) -> Tensor:

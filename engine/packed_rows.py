@@ -37,8 +37,10 @@ class PackedRows:
         num_kv_tokens = start + num_new
         row_start = np.zeros(len(num_new) + 1, dtype=np.int64)
         np.cumsum(num_new, out=row_start[1:])
-        owner = np.repeat(np.arange(len(num_new)), num_new)
-        positions = np.arange(row_start[-1]) - (row_start[:-1] - start)[owner]
+        owner, positions = row_start[:-1], start  # where every row is of one token
+        if num_decodes < len(num_new):
+            owner = np.repeat(np.arange(len(num_new)), num_new)
+            positions = np.arange(row_start[-1]) - (row_start[:-1] - start)[owner]
         column, offset = np.divmod(positions, block_size)
         return cls(
             num_decodes,

@@ -135,7 +135,7 @@ class DeviceTables:
 
     def rows(self, group: int, rows: Tensor, num_columns: int) -> Tensor:
         """[len(rows), num_columns], a copy."""
-        return self._ids[group, :, :num_columns].index_select(0, rows)
+        return self._ids.select(0, group).narrow(1, 0, num_columns).index_select(0, rows)
 
 
 class _Row(NamedTuple):

@@ -13,7 +13,14 @@ _PADDING = np.zeros(1, dtype=np.int64)
 
 
 def to_device(arrays: Sequence[np.ndarray], device: torch.device) -> list[Tensor]:
-    """The arrays, int64 [any length] each, as tensors of one piece of memory.
+    """The arrays, int64 [any length] each, as tensors: on a CPU where they lie, so they must not change afterwards."""
+    if device.type == "cpu":
+        return [torch.from_numpy(array) for array in arrays]
+    return in_one_piece(arrays, device)
+
+
+def in_one_piece(arrays: Sequence[np.ndarray], device: torch.device) -> list[Tensor]:
+    """The arrays as tensors of one piece of memory, each from a multiple of 16 bytes on, after one copy.
 
     To a GPU they go through pinned memory, which torch keeps until the copy is through, and nothing waits.
     """

@@ -10,6 +10,8 @@ os.environ["TRITON_INTERPRET"] = "1"
 
 NEED_TORCH = [
     "test_architectures.py",
+    "test_cpu_attention.py",
+    "test_cpu_native.py",
     "test_device_memory.py",
     "test_engine_model.py",
     "test_engine_run.py",

@@ -9,7 +9,7 @@ import torch
 from engine.row_tables import DeviceTables, RowTables
 from engine.step_inputs import StepPacker
 from engine.step_row import StepRow, StepRows
-from engine.transfers import to_device
+from engine.transfers import in_one_piece, to_device
 
 CPU = torch.device("cpu")
 
@@ -100,7 +100,8 @@ def test_a_table_that_is_too_short_is_refused():
 
 def test_arrays_go_in_one_piece_each_from_a_multiple_of_16_bytes():
     arrays = [np.arange(3), np.empty(0, dtype=np.int64), np.arange(2), np.arange(5)]
-    tensors = to_device(arrays, CPU)
-    assert [tensor.tolist() for tensor in tensors] == [array.tolist() for array in arrays]
+    tensors = in_one_piece(arrays, CPU)
+    for sent in (tensors, to_device(arrays, CPU)):
+        assert [tensor.tolist() for tensor in sent] == [array.tolist() for array in arrays]
     assert {tensor.untyped_storage().data_ptr() for tensor in tensors} == {tensors[0].data_ptr()}
     assert [tensor.storage_offset() % 2 for tensor in tensors] == [0] * 4

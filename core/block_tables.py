@@ -139,14 +139,17 @@ class BlockTables:
         return num_blocks <= self.pool.num_available
 
     def num_needed_for_all(self, sequence: Sequence, num_held_blocks: int) -> int:
-        """Blocks to take for all known tokens; a window group never holds more than `most_window_blocks`."""
+        """Blocks to take for all known tokens.
+
+        A window group never holds more than `most_window_blocks`, of which it has what is held (vLLM's count).
+        """
         target = self.allocation.target_blocks(sequence.request, sequence.num_known)
         total = 0
         for group in self.groups:
-            needed = target - num_held_blocks
+            most = target
             if group.window_tokens is not None:
-                needed = min(needed, self.most_window_blocks(group.window_tokens))
-            total += max(needed, 0)
+                most = min(target, self.most_window_blocks(group.window_tokens))
+            total += max(most - num_held_blocks, 0)
         return total
 
     def num_alone(self, num_blocks: Iterable[int]) -> int:

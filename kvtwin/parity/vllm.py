@@ -1,7 +1,8 @@
 """Replays recorded decision logs of vLLM v1 through the product's own scheduler and compares every field.
 
 Format: JSON lines, a header with `config`, `requests` and `aborts`, then a line per step. The header's `version` says
-by which rules: those of 0.33, synchronous and async, or of 0.20 and 0.32, synchronous only.
+by which rules: those of 0.33, synchronous and async, or of 0.20 and 0.32, synchronous only. A `config` with `windows`
+lists the windows of the model's KV groups in tokens, null for full attention: 0.33, synchronous.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from core.build import PolicyFactories, PoolConfig, build_scheduler
 from core.content import TokenKeys
 from core.decision_log import DecisionLog, Event
 from core.errors import InputError
+from core.kv_group import KVGroup
 from core.plan import StepPlan, StepResult
 from core.recorder import Recorder
 from core.request import Request, Status
@@ -83,8 +85,11 @@ def _rules_of(path: Path, header: Fields) -> _Rules:
     rules = _RULES.get(".".join(version.split(".")[:2]))
     if rules is None:
         raise InputError(f"{path}: version {version!r} cannot be replayed; expected one of {', '.join(_RULES)}")
-    if header["config"].get("async_scheduling") and rules.own_preemption_ends_step:
+    is_async = header["config"].get("async_scheduling")
+    if is_async and rules.own_preemption_ends_step:
         raise InputError(f"{path}: async scheduling of version {version} cannot be replayed; expected synchronous")
+    if "windows" in header["config"] and (is_async or rules != _Rules()):
+        raise InputError(f"{path}: several KV groups are replayed of 0.33, synchronous; found another scheduler")
     return rules
 
 
@@ -136,7 +141,13 @@ class _Replay:
             config["num_gpu_blocks"] - 1, config["block_size"], first_block_id=1, free_order=rules.free_order
         )
         return build_scheduler(
-            scheduler_config, pool, factories, self._log, Recorder(), prefix_caching=config["enable_prefix_caching"]
+            scheduler_config,
+            pool,
+            factories,
+            self._log,
+            Recorder(),
+            prefix_caching=config["enable_prefix_caching"],
+            groups=tuple(KVGroup(1, window_tokens) for window_tokens in config.get("windows", [None])),
         )
 
     @property
@@ -237,8 +248,9 @@ class _Replay:
                     fields[name].append([self._name[request_id], [block]])
                 last = (event, request_id)
             elif event in (Event.EVICT, Event.CACHE):
-                assert isinstance(key, bytes)
-                fields["evict" if event == Event.EVICT else "cache"].append([block, key.hex()])
+                content = key[1] if isinstance(key, tuple) else key  # of another group than the first: (group, content)
+                assert isinstance(content, bytes)
+                fields["evict" if event == Event.EVICT else "cache"].append([block, content.hex()])
         return fields
 
     def _sampling(self, plan: StepPlan) -> list[tuple[Request, bool]]:

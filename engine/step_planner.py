@@ -6,11 +6,13 @@ from collections.abc import Callable
 from collections.abc import Sequence as SequenceOf
 from dataclasses import replace
 
+import numpy as np
+
 from core.interfaces import Block
 from core.plan import StepPlan
 from core.request import Sequence
 from engine.row_tables import RowTables
-from engine.step_row import StepRow, StepRows
+from engine.step_row import StepRows
 from engine.tokens import TokenStore
 
 TablesOf = Callable[[Sequence], SequenceOf[SequenceOf[Block | None]]]
@@ -46,12 +48,15 @@ class StepPlanner:
         return replace(last, start=start)
 
     def _anew(self, plan: StepPlan) -> StepRows:
-        decodes = [self._row(sequence, sequence.num_computed - 1, 1) for sequence in plan.decoding()]
-        chunks = [self._row(*chunk) for chunk in plan.chunks]
-        chunks.sort(key=lambda row: row.num_new > 1)
-        return StepRows.of(decodes + chunks)
-
-    def _row(self, sequence: Sequence, start: int, num_new: int) -> StepRow:
-        wants_logits = start + num_new == sequence.num_known
-        table_row = self._tables.place(sequence, self._tables_of(sequence))
-        return StepRow(sequence, self._tokens.scheduled(sequence), start, num_new, wants_logits, table_row)
+        chunks = sorted(plan.chunks, key=lambda chunk: chunk.num_new > 1)
+        decoding = plan.decoding()
+        sequences = [*decoding, *(chunk.sequence for chunk in chunks)]
+        start = [sequence.num_computed - 1 for sequence in decoding] + [chunk.num_computed for chunk in chunks]
+        num_new = [1] * len(decoding) + [chunk.num_new for chunk in chunks]
+        num_known = [sequence.num_known for sequence in sequences]
+        place, tables_of = self._tables.place, self._tables_of
+        table_rows = [place(sequence, tables_of(sequence)) for sequence in sequences]
+        columns = (np.array(column, dtype=np.int64) for column in (start, num_new, num_known, table_rows))
+        starts, lengths, known, rows = columns
+        tokens = list(map(self._tokens.scheduled, sequences))
+        return StepRows(sequences, tokens, starts, lengths, starts + lengths == known, rows)

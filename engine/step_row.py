@@ -68,4 +68,17 @@ class StepRows(SequenceOf[StepRow]):
     def __getitem__(self, index: slice) -> list[StepRow]: ...
 
     def __getitem__(self, index: int | slice) -> StepRow | list[StepRow]:
-        return list(self)[index]
+        if isinstance(index, slice):
+            return list(self._part(index))
+        (row,) = self._part(slice(index, index + 1))
+        return row
+
+    def _part(self, part: slice) -> StepRows:
+        return StepRows(
+            self.sequences[part],
+            self.tokens[part],
+            self.start[part],
+            self.num_new[part],
+            self.wants_logits[part],
+            self.table_rows[part],
+        )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import cProfile
+import os
 import pstats
 import time
 from collections.abc import Callable
@@ -111,7 +112,8 @@ def step_costs_us(num_running: int, churn: bool) -> np.ndarray:
 
 def table() -> str:
     lines = [
-        f"CPU microseconds per running request and step; {NUM_RUNS * NUM_STEPS} steps a row",
+        f"CPU microseconds per running request and step; {NUM_RUNS * NUM_STEPS} steps a row;"
+        f" {os.cpu_count()} CPUs, load average {os.getloadavg()[0]:.1f}",
         "",
         "| running | plan read | batch built, tokens appended | scheduled, committed, recorded | total: median step |"
         " quietest tenth of steps | asked |",

@@ -41,7 +41,7 @@ def best(logits: Tensor) -> Sampled:
     vocab_size = logits.shape[1]
     width = min(_BLOCK_TOKENS, vocab_size)
     end = vocab_size - vocab_size % width
-    maxima = logits[:, :end].unflatten(1, (-1, width)).amax(dim=2)
+    maxima = logits.narrow(1, 0, end).view(len(logits), end // width, width).amax(dim=2)
     if end < vocab_size:
         maxima = torch.cat([maxima, logits[:, end:].amax(dim=1, keepdim=True)], dim=1)
     block = maxima.argmax(dim=1, keepdim=True)

@@ -24,7 +24,7 @@ _EMPTY = -1
 
 
 class ShadowError(RuntimeError):
-    """A sequence was about to read KV of another text, another position, or of nothing."""
+    """A sequence would have read, or did read, KV of another text, another position, or of nothing."""
 
 
 @dataclass(frozen=True, slots=True)

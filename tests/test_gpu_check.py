@@ -32,11 +32,12 @@ def test_a_dry_run_passes_every_stage_and_leaves_one_file(tmp_path, monkeypatch,
     assert not [row for row in rows["bandwidth"] if "error" in row]
     assert [row["step"] for row in rows["engine_speed"]] == [
         "weights",
-        "1 x 20 decode",
         "2 x 16 decode",
+        "2 x 3 decode behind 16 shared",
         "2 x 16 decode + 8 prefill",
         "8 prefill",
     ]
+    assert rows["overlap"][-1] == {"num_compared": 5, "num_differing": 0}
     assert rows["end_to_end"][0]["lockstep"]["identical"] is True
     assert os.listdir(tmp_path) == ["dry.json"]
 

@@ -1,8 +1,8 @@
 """Everything that must be seen on a GPU: one command, one JSON file, under eight minutes.
 
-Stages: correctness of the kernels, their bandwidth, the speed of an 8B-shape engine, engine against simulator. The
-file is written anew after each stage, so what ran is kept. Exit code 1 if something is wrong; figures that fall short
-of what was asked are listed, but they are figures.
+Stages: correctness of the kernels, their bandwidth, the speed of an 8B-shape engine, overlapping steps, engine against
+simulator. The file is written anew after each stage, so what ran is kept. Exit code 1 if something is wrong; figures
+that fall short of what was asked are listed, but they are figures.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-STAGES = ("correctness", "bandwidth", "engine_speed", "end_to_end")
+STAGES = ("correctness", "bandwidth", "engine_speed", "overlap", "end_to_end")
 ROOT = Path(__file__).resolve().parent.parent.parent
 
 

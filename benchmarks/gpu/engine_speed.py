@@ -11,18 +11,20 @@ from torch import Tensor
 from benchmarks.gpu.bandwidth import measure_ceiling
 from benchmarks.gpu.stage import Findings, Row, Setting
 from benchmarks.gpu.timing import median_s
-from engine.batch import BatchItem, build_batch
+from engine.batch import BatchItem, build_batch, decode_runs
 from engine.decode_graphs import CudaRecorder, GraphedDecoder
 from engine.decoder_shape import DecoderShape
 from engine.decoder_weights import DecoderWeights, LayerWeights
 from engine.kv_cache import PagedKV, allocate_kv, kv_block_bytes
 from engine.model import Decoder
+from engine.shared_prefixes import SharedRun
 from engine.weights import random_weights
 from kernels import fast
 
 BLOCK_SIZE = 16
 DTYPE = torch.bfloat16
 ASKED_FLOOR_SHARE = {(64, 4096): 0.75}
+LOGIT_TOLERANCE = 0.05  # bf16, whose roundings add up over the layers
 MEMORY_FRACTION = 0.9  # of what is free, for KV
 
 Batch = tuple[int, int]  # sequences, tokens of context each
@@ -44,6 +46,7 @@ def run(setting: Setting) -> Findings:
         row |= {"floor_s": floor_s, "floor_share": floor_s / min(row["seconds"], row["graphed_s"])}
         if setting.is_gpu and batch in ASKED_FLOOR_SHARE:
             findings.ask(f"decode step {row['step']}", row["floor_share"], ASKED_FLOOR_SHARE[batch])
+    findings.rows.append(_shared_row(decoder, kv, num_tokens, setting, findings))
     for batch in (sizes.engine_batches[-1], (0, 0)):
         findings.rows.append(_step_row(decoder, kv, batch, sizes.engine_chunk_tokens, num_tokens, setting))
     return findings
@@ -86,6 +89,32 @@ def _memory(setting: Setting) -> tuple[PagedKV, int]:
         for layer in cache:
             layer.normal_()
     return kv, num_blocks * BLOCK_SIZE
+
+
+def _shared_row(decoder: Decoder, kv: PagedKV, num_tokens: int, setting: Setting, findings: Findings) -> Row:
+    """Times decodes that share a prefix, read once for all and by each for itself; the logits must be the same."""
+    num_seqs, shared_tokens, own_tokens = setting.sizes.shared_batch
+    row: Row = {"step": f"{num_seqs} x {own_tokens:,} decode behind {shared_tokens:,} shared"}
+    num_shared, num_own = shared_tokens // BLOCK_SIZE, -(-own_tokens // BLOCK_SIZE)
+    num_blocks = num_shared + num_seqs * num_own
+    if num_blocks * BLOCK_SIZE > num_tokens:
+        return row | {"skipped": f"{num_blocks * BLOCK_SIZE:,} tokens of KV, there is room for {num_tokens:,}"}
+    order = torch.randperm(num_tokens // BLOCK_SIZE)[:num_blocks]
+    tables = [[*order[:num_shared].tolist(), *own.tolist()] for own in order[num_shared:].split(num_own)]
+    items = [BatchItem([1], shared_tokens + own_tokens - 1, [table], True) for table in tables]
+    apart = build_batch(items, BLOCK_SIZE, setting.device)
+    (group,) = apart.groups
+    runs = decode_runs([SharedRun(0, num_seqs, num_shared)], group.decode_block_tables, apart.decode_num_kv_tokens)
+    together = replace(apart, groups=(replace(group, decode_runs=runs),))
+    logits = decoder.forward(apart, kv)
+    difference = (decoder.forward(together, kv) - logits).norm() / logits.norm()
+    if not difference < LOGIT_TOLERANCE:
+        findings.failures.append(f"{row['step']}: logits differ by {difference:.3g} of their norm")
+    seconds, apart_s = (
+        median_s(lambda batch=batch: decoder.forward(batch, kv), setting.device, setting.sizes.num_runs)
+        for batch in (together, apart)
+    )
+    return row | {"seconds": seconds, "apart_s": apart_s, "logit_difference": float(difference)}
 
 
 def _step_row(decoder: Decoder, kv: PagedKV, batch: Batch, chunk_tokens: int, num_tokens: int, setting: Setting) -> Row:

@@ -34,6 +34,8 @@ class Sizes:
     shape: DecoderShape  # of the engine
     engine_batches: tuple[tuple[int, int], ...]
     engine_chunk_tokens: int
+    shared_batch: tuple[int, int, int]  # sequences, tokens that all share, tokens of each one's own
+    overlap: tuple[str, ...]  # arguments of `kvtwin engine`, for the stage of that name
     validation: tuple[str, ...]  # arguments of `kvtwin validate`
 
 
@@ -69,6 +71,8 @@ GPU = Sizes(
     shape=LLAMA_3_8B,
     engine_batches=((1, 1024), (1, 32_768), (4, 4096), (16, 1024), (16, 8192), (64, 1024), (64, 4096), (256, 1024)),
     engine_chunk_tokens=2048,
+    shared_batch=(64, 4096, 256),
+    overlap=("engine.device=cuda", "trace.limit=40", "pool.num_blocks=4000"),
     validation=(
         "+experiment=demo",  # 60 requests in a pool that evicts and preempts
         "engine.device=cuda",
@@ -106,8 +110,10 @@ DRY = Sizes(
         max_positions=256,
         tied=False,
     ),
-    engine_batches=((1, 20), (2, 16)),
+    engine_batches=((2, 16),),
     engine_chunk_tokens=8,
+    shared_batch=(2, 16, 3),
+    overlap=("model=tiny", "engine.device=cpu", "trace.limit=5", "trace.length_scale=1/32", "pool.num_blocks=60"),
     validation=(
         "model=tiny",
         "engine.device=cpu",

@@ -94,6 +94,14 @@ class AsyncScheduler(Scheduler):
             sequence is other for other in self._preempted_with_token
         )
 
+    def num_in_flight_tokens(self, sequence: Sequence) -> int:
+        if self._running_plan is None:
+            return 0
+        for chunk in self._running_plan.chunks:
+            if chunk.sequence is sequence:
+                return chunk.num_new
+        return int(self._has_token_in_flight(sequence))
+
     # ---- what came of it ------------------------------------------------------------------------------------------
 
     def cancel(self, request: Request, now_ps: int) -> None:

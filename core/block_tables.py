@@ -354,10 +354,10 @@ class BlockTables:
             self.num_surplus_tokens -= sequence.num_surplus_tokens
             sequence.num_surplus_tokens = 0
 
-    def drop_expired(self, sequence: Sequence, plan: StepPlan) -> None:
-        """Frees the blocks that left each group's window; their place in the table stays, as None."""
+    def drop_expired(self, sequence: Sequence, num_settled: int, plan: StepPlan) -> None:
+        """Frees the blocks that left each group's window after `num_settled` tokens; their place stays, as None."""
         for group, table in zip(self.groups, sequence.tables, strict=True):
-            num_expired = min(group.num_expired_blocks(sequence.num_computed, self.block_size), len(table))
+            num_expired = min(group.num_expired_blocks(num_settled, self.block_size), len(table))
             expired = []
             for index in range(num_expired - 1, -1, -1):
                 if table[index] is None:

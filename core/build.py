@@ -131,7 +131,8 @@ def build_scheduler(
     make_tables = _maker_of_tables(allocation, form)
     if by_runs and _suits_runs(config, pool, eviction, allocation, groups):
         make_tables = _run_tables
-    tables = make_tables(pool, eviction, allocation, log, groups, prefix_caching, config.max_batch_tokens)
+    max_unsettled = config.max_batch_tokens * (2 if config.async_scheduling else 1)  # tokens of the steps under way
+    tables = make_tables(pool, eviction, allocation, log, groups, prefix_caching, max_unsettled)
     if attribution and prefix_caching and len(groups) == 1 and groups[0].window_tokens is None:
         tables.pool.attribution = Attribution(tables.pool.index.get, log, clock.now, pool.block_size_tokens)
     kind = AsyncScheduler if config.async_scheduling else Scheduler

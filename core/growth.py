@@ -26,6 +26,7 @@ class Growth:
         preempt: Callable[[Preemption, StepPlan], None],
         publication: Publication,
         own_preemption_ends_step: bool,
+        num_in_flight: Callable[[Sequence], int],
     ) -> None:
         self._running = running
         self._tables = tables
@@ -33,6 +34,7 @@ class Growth:
         self._preemption = preemption
         self._preempt = preempt
         self._own_preemption_ends_step = own_preemption_ends_step
+        self._num_in_flight = num_in_flight
 
     def grow(self, plan: StepPlan, rules: BatchRules) -> int:
         """Fills the plan with the running requests' work and returns the token budget that is left for admissions."""
@@ -146,7 +148,7 @@ class Growth:
         request = sequence.request
         given_back = num_spare_blocks = 0
         if self._tables.is_windowed:
-            self._tables.drop_expired(sequence, plan)
+            self._tables.drop_expired(sequence, sequence.num_computed - self._num_in_flight(sequence), plan)
         while request in self._running and not self._has_room(sequence, num_new, num_spare_blocks):
             plan.blocked.append(request)
             needed = self._tables.num_needed(sequence, num_new, sequence.num_computed, len(sequence.tables[0]))

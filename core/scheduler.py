@@ -126,6 +126,7 @@ class Scheduler:
             self._preempt,
             self.publication,
             config.own_preemption_ends_step,
+            self.num_in_flight_tokens,
         )
         self.admissions = Admissions(self, self._reject)
         self._order = StepOrder(self.running, self.growth, self.admissions, config.admit_after_preemption)
@@ -216,6 +217,10 @@ class Scheduler:
     def _is_busy(self) -> bool:
         """Is there a plan that was scheduled and is not committed?"""
         return self.in_flight is not None
+
+    def num_in_flight_tokens(self, sequence: Sequence) -> int:
+        """Of its tokens that count as having KV, those of a step that still runs."""
+        return 0
 
     # ---- one step -------------------------------------------------------------------------------------------------
 

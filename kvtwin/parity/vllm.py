@@ -2,7 +2,7 @@
 
 Format: JSON lines, a header with `config`, `requests` and `aborts`, then a line per step. The header's `version` says
 by which rules: those of 0.33, synchronous and async, or of 0.20 and 0.32, synchronous only. A `config` with `windows`
-lists the windows of the model's KV groups in tokens, null for full attention: 0.33, synchronous.
+lists the windows of the model's KV groups in tokens, null for full attention (0.33).
 """
 
 from __future__ import annotations
@@ -85,11 +85,10 @@ def _rules_of(path: Path, header: Fields) -> _Rules:
     rules = _RULES.get(".".join(version.split(".")[:2]))
     if rules is None:
         raise InputError(f"{path}: version {version!r} cannot be replayed; expected one of {', '.join(_RULES)}")
-    is_async = header["config"].get("async_scheduling")
-    if is_async and rules.own_preemption_ends_step:
+    if header["config"].get("async_scheduling") and rules.own_preemption_ends_step:
         raise InputError(f"{path}: async scheduling of version {version} cannot be replayed; expected synchronous")
-    if "windows" in header["config"] and (is_async or rules != _Rules()):
-        raise InputError(f"{path}: several KV groups are replayed of 0.33, synchronous; found another scheduler")
+    if "windows" in header["config"] and rules != _Rules():
+        raise InputError(f"{path}: several KV groups of version {version} cannot be replayed; expected one, or 0.33")
     return rules
 
 

@@ -12,6 +12,8 @@ from core.errors import InputError
 from core.interfaces import BlockKey
 
 _MAX_BLOCKS_A_SEQUENCE = 1 << 32
+_KEY_BYTES = 16
+_TOKEN_BYTES = 8
 
 
 def private_key(owner: int, index: int) -> int:
@@ -156,13 +158,63 @@ class TokenKeys(BlockKeys):
 
     def _next_key(self) -> bytes:
         start = len(self._keys) * self._block_size
-        parent = self._keys[-1] if self._keys else self._salt.to_bytes(16, "little", signed=True)
+        parent = self._keys[-1] if self._keys else _first_parent(self._salt)
         return self.chain(parent, self._tokens[start : start + self._block_size])
 
     def chain(self, parent: bytes, tokens: array[int]) -> bytes:
-        return hashlib.blake2b(parent + tokens.tobytes(), digest_size=16).digest()
+        return _chained(parent, tokens.tobytes())
 
     def for_sample(self, owner: int) -> BlockKeys:
         return TokenKeys(
             owner, self._tokens[: self._num_prompt_tokens], self._block_size, self._num_prompt_tokens, self._salt
         )
+
+
+def key_chain(tokens: bytes, block_size: int, salt: int = 0) -> bytes:
+    """The keys that `TokenKeys` has for the full blocks of these tokens, little-endian int64, one after another."""
+    block_bytes, parent = block_size * _TOKEN_BYTES, _first_parent(salt)
+    keys = []
+    for start in range(0, len(tokens) - block_bytes + 1, block_bytes):
+        parent = _chained(parent, tokens[start : start + block_bytes])
+        keys.append(parent)
+    return b"".join(keys)
+
+
+class ChainKeys(BlockKeys):
+    """From a `key_chain` that was made before, and may be shared; blocks beyond it are private."""
+
+    def __init__(self, owner: int, chain: bytes, num_prompt_blocks: int) -> None:
+        """`num_prompt_blocks`: how many of the chain's blocks lie inside the prompt."""
+        self._owner = owner
+        self._chain = chain
+        self._num_prompt_blocks = num_prompt_blocks
+        self._num_shared = len(chain) // _KEY_BYTES
+        self._keys: list[BlockKey] | None = None  # once any is asked for
+
+    def key(self, index: int) -> BlockKey:
+        if index >= self._num_shared:
+            return private_key(self._owner, index)
+        return self._shared_keys()[index]
+
+    def keys(self, first: int, last: int) -> list[BlockKey]:
+        keys = self._shared_keys()[first:last]
+        if last > self._num_shared:
+            keys += [private_key(self._owner, index) for index in range(max(first, self._num_shared), last)]
+        return keys
+
+    def _shared_keys(self) -> list[BlockKey]:
+        if self._keys is None:
+            chain = self._chain
+            self._keys = [chain[start : start + _KEY_BYTES] for start in range(0, len(chain), _KEY_BYTES)]
+        return self._keys
+
+    def for_sample(self, owner: int) -> BlockKeys:
+        return ChainKeys(owner, self._chain[: self._num_prompt_blocks * _KEY_BYTES], self._num_prompt_blocks)
+
+
+def _first_parent(salt: int) -> bytes:
+    return salt.to_bytes(_KEY_BYTES, "little", signed=True)
+
+
+def _chained(parent: bytes, tokens: bytes) -> bytes:
+    return hashlib.blake2b(parent + tokens, digest_size=_KEY_BYTES).digest()

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from dataclasses import replace
 
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
 from kvtwin.experiment import load_trace
+from traces.key_book import KeyBook
 from traces.schema import Trace
 
 # What is done to a trace once it is read: cheap, and each job's own.
@@ -18,7 +20,8 @@ _AFTER_READING = ("name", "limit", "rate_scale", "length_scale", "arrivals", "co
 class TraceShelf:
     """Keeps the traces that more than one job was announced to read; any other is read, handed over and forgotten.
 
-    Traces are read-only: jobs may share one, and so may processes that are forked when the shelf is filled.
+    Traces are read-only: jobs may share one, and so may processes that are forked when the shelf is filled. With each
+    goes a book of the block keys that a process has made of its tokens, of 256 MB at most.
     """
 
     def __init__(self) -> None:
@@ -51,7 +54,7 @@ class TraceShelf:
             trace = load_trace(config)
             if self._num_readers[key] < 2:
                 return trace
-            self._traces[key] = trace
+            self._traces[key] = replace(trace, key_book=KeyBook())
         return self._traces[key]
 
 

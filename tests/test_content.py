@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+import numpy as np
 import pytest
 
-from core.content import BlockKeys, HashKeys, PrivateKeys, TokenKeys, private_key
+from core.content import BlockKeys, ChainKeys, HashKeys, PrivateKeys, TokenKeys, key_chain, private_key
 from core.errors import InputError
 from core.interfaces import BlockKey
 
@@ -68,6 +71,19 @@ def test_token_keys_are_a_chain() -> None:
     assert first.key(3) == private_key(0, 3)
 
 
+@pytest.mark.parametrize("salt", [0, 7, -1])
+def test_a_chain_made_before_is_that_of_the_tokens(salt: int) -> None:
+    """23 tokens in blocks of 5: four full blocks; what follows is private."""
+    tokens = range(100, 123)
+    chained = ChainKeys(3, key_chain(bytes_of(tokens), 5, salt), 2)
+    assert all_keys(chained, 7) == all_keys(TokenKeys(3, tokens, 5, 11, salt), 7)
+    assert chained.key(4) == private_key(3, 4)
+
+
+def bytes_of(tokens: Iterable[int]) -> bytes:
+    return np.array([*tokens], dtype="<i8").tobytes()
+
+
 def test_tokens_are_not_run_together() -> None:
     assert TokenKeys(0, [1, 23], 2, 2).key(0) != TokenKeys(0, [12, 3], 2, 2).key(0)
 
@@ -76,13 +92,14 @@ def test_samples_share_the_prompt_and_nothing_after_it() -> None:
     makers = [
         TokenKeys(0, range(40), 4, 18),
         HashKeys(0, [3, 4, 5], 8, 4, 18),
+        ChainKeys(0, key_chain(bytes_of(range(40)), 4), 4),
         PrivateKeys(0),
     ]
-    for keys in makers[:2]:
+    for keys in makers[:3]:
         sample = keys.for_sample(1 << 31)
         assert all_keys(sample, 4) == all_keys(keys, 4)
         assert all(sample.key(index) != keys.key(index) for index in range(4, 10))
-    assert makers[2].for_sample(9).key(0) == private_key(9, 0)
+    assert makers[3].for_sample(9).key(0) == private_key(9, 0)
 
 
 def test_private_keys_never_meet() -> None:

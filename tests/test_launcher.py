@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from command import Kvtwin, in_folder, row, summary_of, write_trace
 from omegaconf import OmegaConf
+from world import trace_of
 
 from kvtwin import trace_shelf
 
@@ -85,8 +86,8 @@ def test_a_trace_is_read_once_however_many_jobs_replay_it(kvtwin, tmp_path, own,
 
 
 def test_jobs_in_turn_share_a_trace_too(monkeypatch):
-    read = []
-    monkeypatch.setattr(trace_shelf, "load_trace", lambda config: read.append(config.trace.seed) or object())
+    read, trace = [], trace_of([0], [1], [1])
+    monkeypatch.setattr(trace_shelf, "load_trace", lambda config: read.append(config.trace.seed) or trace)
     shelf = trace_shelf.TraceShelf()
     configs = [
         OmegaConf.create({"seed": seed, "trace": {"recipe": "rag", "seed": of_trace, "limit": limit}})
@@ -97,6 +98,7 @@ def test_jobs_in_turn_share_a_trace_too(monkeypatch):
     traces = [shelf.trace(config) for config in configs]
     assert read == [1, 2, None, None]  # without a seed of its own a generated trace follows the run's
     assert traces[0] is traces[1]
+    assert [each.key_book is not None for each in traces] == [True, True, False, False, False], "keys are shared, too"
 
 
 def test_a_trace_that_cannot_be_read_is_told_by_each_job(kvtwin):

@@ -13,7 +13,7 @@ import pytest
 from world import UNIT_STEPS, Run, Settings, scheduler_of, simulate, trace_of
 
 import kvtwin
-from core.content import HashKeys, PrivateKeys, TokenKeys
+from core.content import ChainKeys, HashKeys, PrivateKeys
 from core.errors import InputError
 from core.request import Outcome, Request
 from core.source import InputKind
@@ -308,7 +308,7 @@ def test_content_decides_the_kind_of_keys() -> None:
     segments = trace_of([0], [16], [1], segments=[[(0, 16)]])
     nothing = trace_of([0], [16], [1])
     kinds = [type(arrivals_of(trace, ReplayConfig(16))[0].keys) for trace in (hashes, segments, nothing)]
-    assert kinds == [HashKeys, TokenKeys, PrivateKeys]
+    assert kinds == [HashKeys, ChainKeys, PrivateKeys]
 
 
 # ---- the public traces ---------------------------------------------------------------------------------------------

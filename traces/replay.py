@@ -7,14 +7,14 @@ from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from itertools import chain
 
 import numpy as np
 
-from core.content import BlockKeys, HashKeys, PrivateKeys, TokenKeys
+from core.content import BlockKeys, ChainKeys, HashKeys, PrivateKeys
 from core.errors import InputError
 from core.request import Request
 from core.source import Input, InputKind, RequestSource
+from traces.key_book import KeyBook
 from traces.schema import IntArray, Trace
 from traces.statistics import conversations
 
@@ -82,6 +82,7 @@ class TraceSource(RequestSource):
         self._num_prompt_tokens = trace.num_prompt_tokens.data
         self._trace_output_tokens = trace.num_output_tokens.data
         self._request_ids: Sequence[int] = names.request_ids if names else range(trace.num_requests)
+        self._key_book = trace.key_book or KeyBook(most_bytes=0)
         self._session_ids: Sequence[int] = names.session_ids if names else session_ids(trace)
         self._has_cancellations = trace.cancel_after_ps is not None
         self._has_features = (
@@ -211,11 +212,10 @@ class TraceSource(RequestSource):
         if trace.hash_ids is not None and trace.hash_block_tokens is not None:
             return HashKeys(owner, trace.hash_ids.row(row).tolist(), trace.hash_block_tokens, size, num_prompt, salt)
         if trace.prompt_segments is not None:
-            segments = trace.prompt_segments.row(row).tolist()
+            segments = trace.prompt_segments.row(row)
             if trace.output_segments is not None and self._config.outputs_as_recorded:
-                segments += trace.output_segments.row(row).tolist()
-            positions = chain.from_iterable(range(start, start + num) for start, num in segments)
-            return TokenKeys(owner, positions, size, num_prompt, salt)
+                segments = np.concatenate([segments, trace.output_segments.row(row)])
+            return ChainKeys(owner, self._key_book.chain(segments, size, salt), num_prompt // size)
         return PrivateKeys(owner)
 
     def on_done(self, request: Request, now_ps: int) -> None:

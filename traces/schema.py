@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from core.errors import InputError
+from traces.key_book import KeyBook
 from traces.ragged import IntArray, Ragged
 
 __all__ = ["OPTIONAL_COLUMNS", "IntArray", "Ragged", "Trace"]
@@ -67,6 +68,7 @@ class Trace:
     licence: str = ""
     recipe: dict[str, Any] | None = None  # what a generated trace was made from, its seed included; see traces.generate
     num_unsorted_rows: int = 0  # rows that the reader found below one that arrives later
+    key_book: KeyBook | None = None  # where runs that share the trace find the block keys of its segments
 
     @property
     def num_requests(self) -> int:

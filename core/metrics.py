@@ -56,7 +56,7 @@ class RequestColumns:
 
     def ended(self, outcome: str) -> NDArray[np.bool_]:
         """Which requests ended with this outcome, [num_requests]."""
-        return np.asarray(self.outcome_names[self.outcome] == outcome)
+        return np.isin(self.outcome, np.flatnonzero(self.outcome_names == outcome))
 
     def ttft_s(self) -> Floats:
         """First token − arrival (queueing included) of every request that produced a token."""

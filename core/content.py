@@ -188,18 +188,18 @@ class ChainKeys(BlockKeys):
         self._owner = owner
         self._chain = chain
         self._num_prompt_blocks = num_prompt_blocks
-        self._num_shared = len(chain) // _KEY_BYTES
+        self.num_shared = len(chain) // _KEY_BYTES
         self._keys: list[BlockKey] | None = None  # once any is asked for
 
     def key(self, index: int) -> BlockKey:
-        if index >= self._num_shared:
+        if index >= self.num_shared:
             return private_key(self._owner, index)
         return self._shared_keys()[index]
 
     def keys(self, first: int, last: int) -> list[BlockKey]:
         keys = self._shared_keys()[first:last]
-        if last > self._num_shared:
-            keys += [private_key(self._owner, index) for index in range(max(first, self._num_shared), last)]
+        if last > self.num_shared:
+            keys += [private_key(self._owner, index) for index in range(max(first, self.num_shared), last)]
         return keys
 
     def _shared_keys(self) -> list[BlockKey]:

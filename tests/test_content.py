@@ -77,7 +77,7 @@ def test_a_chain_made_before_is_that_of_the_tokens(salt: int) -> None:
     tokens = range(100, 123)
     chained = ChainKeys(3, key_chain(bytes_of(tokens), 5, salt), 2)
     assert all_keys(chained, 7) == all_keys(TokenKeys(3, tokens, 5, 11, salt), 7)
-    assert chained.key(4) == private_key(3, 4)
+    assert (chained.num_shared, chained.key(4)) == (4, private_key(3, 4))
 
 
 def bytes_of(tokens: Iterable[int]) -> bytes:

@@ -34,7 +34,8 @@ class Condenser:
     def finish(self, recorder: Recorder) -> tuple[StepColumns, tuple[GapSpans, ...]]:
         """The few rows that stand for all steps, and the gaps, when the run has ended."""
         self._take(recorder)
-        self._join()
+        if self._newest_gaps:
+            self._join()
         return self._steps.columns(), tuple(self._gaps)
 
     def _take(self, recorder: Recorder) -> None:

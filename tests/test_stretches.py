@@ -18,6 +18,7 @@ from core.gap_spans import GapSpans, summarize_spans
 from core.metrics import Records, RequestColumns, StepColumns, compute_metrics
 from core.packing import exact_dot, narrowed
 from core.percentiles import summarize_weighted
+from core.recorder import Recorder
 from core.stretches import Stretches
 from core.units import PS_PER_S
 
@@ -99,3 +100,12 @@ def test_blocks_times_picoseconds_go_beyond_64_bits() -> None:
 def test_numbers_are_kept_as_narrow_as_they_fit(most: int, width: int) -> None:
     kept = narrowed(np.array([0, most]))
     assert (kept.itemsize, kept.tolist()) == (width, [0, most])
+
+
+def test_a_run_may_end_just_when_its_gaps_were_joined():
+    """Sixteen parts are joined to one; the sixteenth is what was left at the end."""
+    condenser = Condenser(num_plans_at_once=0)
+    recorder = Recorder(condenser)
+    for _ in range(15):
+        condenser.on_done(recorder)
+    assert len(condenser.finish(recorder)[1]) == 1

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from multiprocessing import get_context
+from functools import partial
 from typing import Any
 
 import numpy as np
 
+from core.errors import InputError
+from engine.interrupt import DeferredInterrupt
 from kvtwin.block_replay import Mode, ReplayResult, Touch, replay_blocks
 from kvtwin.bounds import min_hit_blocks, most_hit_value
 from kvtwin.policy_words import PolicyChoice
+from kvtwin.processes import Finished, JobProcesses
 from kvtwin.progress import progress_bar
 from policies.eviction.lru import LRU
 from traces.block_references import BlockReferences
@@ -24,6 +26,9 @@ SCHEMA = "kvtwin.mrc/1"
 _NUM_AUTO_CAPACITIES = 10
 _WORTH_A_PROCESS = 300_000  # references to replay: about as long as a process takes to start
 _NUM_CURVE_POINTS = 200
+
+
+_Call = tuple[Callable[..., Any], tuple[Any, ...]]
 
 
 @dataclass(frozen=True)
@@ -124,7 +129,7 @@ def _replayed(
     """Points by policy, then capacity; and Belady's, if wanted. LRU's are read off its curve."""
     by_replay = [choice for choice in choices if choice.policy is not LRU]
     longest = int(references.num_blocks.max())
-    calls: list[tuple[Callable[..., Any], tuple[Any, ...]]] = [
+    calls: list[_Call] = [
         (replay_blocks, (references, choice.make, capacity, options.mode, options.touch, options.seed))
         for choice in by_replay
         for capacity in capacities
@@ -146,27 +151,32 @@ def _replayed(
     return points, [_bound(capacity, num_hits, references.num_references) for capacity, num_hits in most.items()]
 
 
-def _called(
-    calls: Sequence[tuple[Callable[..., Any], tuple[Any, ...]]], num_references: int, num_jobs: int
-) -> list[Any]:
-    """The answers in the order of the calls, each from a process of its own where that pays."""
+def _called(calls: Sequence[_Call], num_references: int, num_jobs: int) -> list[Any]:
+    """The answers in the order of the calls, from several processes where that pays. Ctrl-C ends them all."""
     num_jobs = min(num_jobs, len(calls), 1 + len(calls) * num_references // _WORTH_A_PROCESS)
+    answer, answers = partial(_answer, calls), []
     with progress_bar("mrc", len(calls)) as progress:
         if num_jobs <= 1:
-            return list(_shown((call(*args) for call, args in calls), progress.show))
-        with ProcessPoolExecutor(num_jobs, mp_context=get_context("spawn")) as processes:
-            futures = [processes.submit(call, *args) for call, args in calls]
-            try:
-                return list(_shown(map(Future.result, futures), progress.show))
-            except BaseException:
-                processes.shutdown(wait=False, cancel_futures=True)
-                raise
+            for number in range(len(calls)):
+                answers.append(answer(number))
+                progress.show(number + 1)
+            return answers
+        with JobProcesses(answer, range(len(calls)), num_jobs, DeferredInterrupt()) as processes:
+            return [_of_process(finished) for finished in processes.results(progress.show)]
 
 
-def _shown(answers: Iterable[Any], show: Callable[[int], None]) -> Iterable[Any]:
-    for number, answer in enumerate(answers, start=1):
-        show(number)
-        yield answer
+def _answer(calls: Sequence[_Call], number: int) -> Any:
+    call, args = calls[number]
+    return call(*args)
+
+
+def _of_process(finished: Finished[Any]) -> Any:
+    """The answer that a process gave. Raises what was raised there, or InputError where it died."""
+    if finished.error is not None:
+        raise finished.error
+    if finished.answer is None:
+        raise InputError(f"a process ended by itself, exit code {finished.exit_code}; fewer may fit memory: --jobs 1")
+    return finished.answer
 
 
 def _point(

@@ -157,10 +157,6 @@ class DecisionLog:
         """Heads [num_heads, 4], owners of the rows whose head says EACH, and the rows' values."""
         return _integers(self.heads).reshape(-1, 4), _integers(self.owners), self.values
 
-    def num_of(self, event: Event) -> int:
-        """How many decisions of this kind there are."""
-        return sum(self.heads[place + 3] for place in range(0, len(self.heads), 4) if self.heads[place + 1] == event)
-
 
 def _integers(values: list[int]) -> Ints:
     return np.frombuffer(array("q", values), dtype=np.int64)  # over an array: twice as fast as np.array(values)

@@ -16,7 +16,7 @@ from hydra.experimental.callback import Callback
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
-from kvtwin.composition import OWN, SWEEP_FLAGS, composition_error, hydra_words, with_seeds
+from kvtwin.composition import CLASS_GROUPS, OWN, SWEEP_FLAGS, composition_error, hydra_words, with_seeds
 from kvtwin.failures import tell, tell_failure
 from kvtwin.foreseeing import refuse_unnamed
 from kvtwin.plugins import offer_plugins
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 INTERRUPTED = 130  # exit status after Ctrl-C
 WRITTEN_BY_EVERY_JOB = ("out", "hardware_file")
+MADE_ROOM = {f"{group}={OWN}" for group in CLASS_GROUPS}  # for a class of the user's: nobody wrote these words
 LABELLED_ALREADY = (*WRITTEN_BY_EVERY_JOB, "trace", "model", "hardware")
 
 
@@ -224,7 +225,7 @@ def _swept_in_files() -> list[str]:
 
 
 def _job_name() -> str:
-    words = (word for word in HydraConfig.get().overrides.task if not word.endswith(f"={OWN}"))
+    words = (word for word in HydraConfig.get().overrides.task if word not in MADE_ROOM)
     return f"job {HydraConfig.get().job.num} ({' '.join(words)})"
 
 
@@ -238,7 +239,8 @@ def override_labels(config: DictConfig) -> dict[str, Any]:
     labels: dict[str, Any] = {}
     for word, key, end in zip(HydraConfig.get().overrides.task, keys, ends, strict=True):
         choice = word.partition("=")[2]
-        if end == "_target_" or choice == OWN or key.startswith(("~", "hydra.")) or key in LABELLED_ALREADY:
+        is_told = end == "_target_" or word in MADE_ROOM or key in LABELLED_ALREADY
+        if is_told or key.startswith(("~", "hydra.")):
             continue
         value = OmegaConf.select(config, key)
         labels[end if ends.count(end) == 1 else key] = choice if isinstance(value, DictConfig | None) else value

@@ -155,7 +155,7 @@ def test_notes_that_json_cannot_hold():
 def test_a_file_that_is_no_recipe(text, tmp_path):
     path = tmp_path / "mine.yaml"
     path.write_text(text)
-    with pytest.raises(InputError, match=r"mine\.yaml: ") as error:
+    with pytest.raises(InputError, match=r"mine\.yaml[:,] ") as error:
         load_recipe(str(path))
     assert "\n" not in str(error.value)
 

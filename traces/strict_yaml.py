@@ -30,11 +30,19 @@ def load_strict(path: Path, expected: str) -> Any:
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: cannot be read ({error}); expected {expected}") from error
     except (yaml.YAMLError, RecursionError, ValueError) as error:
-        raise InputError(f"{path}: {' '.join(str(error).split())}; expected {expected}") from error
+        raise InputError(f"{path}{_told(error)}; expected {expected}") from error
     if repeated is not None:
         key, line, first_line = repeated
         raise InputError(f"{path}, line {line}, key {key}: it stands in line {first_line} already; expected it once")
     return document
+
+
+def _told(error: Exception) -> str:
+    """Where and what, without the picture of the text that YAML's own message draws."""
+    mark = getattr(error, "problem_mark", None)
+    if mark is None:
+        return f": {' '.join(str(error).split())}"
+    return f", line {mark.line + 1}: {getattr(error, 'problem', 'cannot be read')}"
 
 
 def _repeated_keys(root: Any) -> Iterator[_Repeated]:

@@ -44,6 +44,7 @@ class Peer:
         self.name = name
         self.times: Times = defaultdict(list)
         environment = os.environ | {"OMP_NUM_THREADS": str(num_threads), "PYTHONPATH": str(HERE.parent)}
+        environment["OMP_WAIT_POLICY"] = "passive"  # or threads that wait keep those that work from the CPUs
         script = HERE / "cpu_peers" / f"{name}_peer.py"
         self._process = subprocess.Popen(
             [python, str(script), str(folder), str(num_threads)],
@@ -189,6 +190,22 @@ def matmul_peak_gflops(num_threads: int, size: int = 2048) -> float:
     return 2 * size**3 / min(durations) / 1e9
 
 
+def write_result(peers: list[Peer], batches: list[int], num_threads: int, num_rounds: int) -> None:
+    """After every round, since rounds are long."""
+    about = {
+        "threads": num_threads,
+        "rounds": num_rounds,
+        "cpus": os.cpu_count(),
+        "machine": platform.machine(),
+        "torch": torch.__version__,
+        "engines": {peer.name: peer.about for peer in peers},
+        "matmul_peak_gflops": round(matmul_peak_gflops(num_threads), 1),
+        "load_average": [round(load, 2) for load in os.getloadavg()],
+    }
+    result = RESULTS / f"cpu_engine_{num_threads}_threads.json"
+    result.write_text(json.dumps({"about": about, "rows": compare(peers, batches)}, indent=1) + "\n")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--threads", type=int, default=2)
@@ -207,24 +224,12 @@ def main() -> None:
         take_round(peers, [1])  # warms up
         for peer in peers:
             peer.times.clear()
-        for _ in range(args.rounds):
+        for num_rounds in range(1, args.rounds + 1):
             take_round(peers, args.batches)
+            write_result(peers, args.batches, args.threads, num_rounds)
         for peer in peers:
             peer.close()
-    rows = compare(peers, args.batches)
-    print(table(rows))
-    about = {
-        "threads": args.threads,
-        "rounds": args.rounds,
-        "cpus": os.cpu_count(),
-        "machine": platform.machine(),
-        "torch": torch.__version__,
-        "engines": {peer.name: peer.about for peer in peers},
-        "matmul_peak_gflops": round(matmul_peak_gflops(args.threads), 1),
-        "load_average": [round(load, 2) for load in os.getloadavg()],
-    }
-    result = RESULTS / f"cpu_engine_{args.threads}_threads.json"
-    result.write_text(json.dumps({"about": about, "rows": rows}, indent=1) + "\n")
+    print(table(compare(peers, args.batches)))
 
 
 if __name__ == "__main__":

@@ -66,18 +66,11 @@ class Attribution:
         self._takings = _Takings()
         self._unowned: list[int] = []  # blocks that were evicted in the taking at hand
 
-    def count_evicted(self, num_blocks: int) -> int:
-        """So many are evicted now. Returns the number of the first eviction among them."""
+    def evicted(self, keys: Sequence[BlockKey | None], block_ids: Sequence[int]) -> None:
+        """Blocks lose content that was known by these keys (None: to nobody). For whom is told with the next taking."""
         first = len(self._is_costly)
-        self._is_costly.extend(bytes(num_blocks))
-        return first
-
-    def lost(self, keys: Sequence[BlockKey | None], numbers: Sequence[int]) -> None:
-        """The content of these keys was lost by the evictions of these numbers."""
-        self._lost.update(zip(keys, numbers, strict=True))
-
-    def await_owner(self, block_ids: Sequence[int]) -> None:
-        """These were evicted; for whom is known with the next taking."""
+        self._lost.update(zip(keys, range(first, first + len(keys)), strict=True))
+        self._is_costly.extend(bytes(len(keys)))
         self._unowned += block_ids
 
     def taken_by(self, owner: int) -> None:

@@ -146,9 +146,7 @@ class BlockPool:
         self.num_evictions += len(victims)
         self._log.blocks(Event.EVICT, NO_REQUEST, victims)
         if self.attribution is not None:
-            first = self.attribution.count_evicted(len(victims))
-            self.attribution.lost([block.key for block in victims], range(first, first + len(victims)))
-            self.attribution.await_owner([block.block_id for block in victims])
+            self.attribution.evicted([block.key for block in victims], [block.block_id for block in victims])
         self.index.remove(victims)
 
     def adopt(self, blocks: Sequence[Block], request_id: int, readmission: bool) -> None:

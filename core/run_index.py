@@ -73,6 +73,11 @@ class RunIndex:
         anybody could have asked for them: None in place of others, and none behind the last.
         """
         num_shared = keys.num_shared
+        if last <= num_shared and not self._younger:
+            shared = keys.keys(first, last)
+            for key in shared:
+                del self._oldest[key]
+            return [*shared]
         shared = keys.keys(first, min(last, num_shared)) if first < num_shared else []
         self.remove(shared, ids)
         known: list[BlockKey | None] = [*shared]

@@ -167,9 +167,8 @@ class RunPool:
         """These blocks of a text lose their content: for content that may be asked for again, it is noted by what."""
         lost = self.index.forget(keys, start, end, ids)
         if self.attribution is not None:
-            first = self.attribution.count_evicted(len(lost))
-            self.attribution.lost(lost, range(first + len(lost) - 1, first - 1, -1))  # the leaf goes first
-            self.attribution.await_owner(ids[: len(lost)][::-1])
+            lost.reverse()  # the leaf goes first
+            self.attribution.evicted(lost, ids[: len(lost)][::-1])
 
     # ---- hits -------------------------------------------------------------------------------------------------------
 

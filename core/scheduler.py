@@ -383,5 +383,6 @@ class Scheduler:
             return True
         if self.waiting.is_reranked:
             return self.running.num_sequences < self.config.max_num_seqs
-        num_wanted = self.running.num_sequences + len(request.live)
-        return self.waiting.head is request and num_wanted <= self.config.max_num_seqs
+        if self.running.num_sequences + len(request.live) > self.config.max_num_seqs:
+            return False
+        return len(self.waiting.entries) == 1 or self.waiting.head is request

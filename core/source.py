@@ -26,9 +26,11 @@ class Input(NamedTuple):
 class RequestSource(ABC):
     """Hands out arrivals and cancellations in order of time. More of them may become known as requests get done.
 
-    `follows_at_once`: they may lie at the very instant at which a request is done.
+    `hears_of_ends`: `on_done` matters to it. `follows_at_once`: what follows may lie at the very instant at which a
+    request is done.
     """
 
+    hears_of_ends: bool = True
     follows_at_once: bool = True
 
     @abstractmethod

@@ -112,6 +112,7 @@ class Express:
         scheduler, running, batch, waiting = self._scheduler, self._running, self._batch, self._waiting
         requests, prefills, members, buckets = running.requests, running.prefills, batch.members, batch.buckets
         queued, source = waiting.entries, self._source
+        tells = source is None or source.hears_of_ends
         pool, tables, recorder, work, ends = self._pool, self._tables, self._recorder, self._work, batch.ends
         compose, view, growth = scheduler.policies.batching.compose, scheduler.view, scheduler.growth
         publishes, size, max_num_seqs = tables.prefix_caching, tables.block_size, scheduler.config.max_num_seqs
@@ -233,7 +234,7 @@ class Express:
                     end_ps = flight.end_ps
             now_ps = end_ps
             done = flight.land()
-            if done:
+            if done and tells:
                 self._on_done(done, now_ps)
                 until_ps = self._horizon()
 

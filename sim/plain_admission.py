@@ -75,5 +75,6 @@ class PlainAdmissions:
         if pool.attribution is not None:
             pool.attribution.look_ahead(lead, num_hit)
         tables.extend(lead, num_new)
-        scheduler.publication.scheduled(lead, num_new)
+        if tables.prefix_caching:
+            scheduler.publication.scheduled(lead, num_new)
         return num_new

@@ -97,7 +97,7 @@ class TraceSource(RequestSource):
         self._is_private = trace.hash_ids is None and trace.prompt_segments is None
         self._start()
         follows_ends = config.arrivals in (Arrivals.SEQUENTIAL, Arrivals.CLOSED_LOOP)
-        self._hears_of_ends = self._has_cancellations or follows_ends or bool(self._children)
+        self.hears_of_ends = self._has_cancellations or follows_ends or bool(self._children)
         self.follows_at_once = follows_ends or any(self._think_ps(row) == 0 for row in chain(*self._children.values()))
 
     def _start(self) -> None:
@@ -220,7 +220,7 @@ class TraceSource(RequestSource):
         return PrivateKeys(owner)
 
     def on_done(self, request: Request, now_ps: int) -> None:
-        if not self._hears_of_ends:
+        if not self.hears_of_ends:
             return
         row = request.request_id if self._names is None else self._names.row(request.request_id)
         self._alive.pop(row, None)

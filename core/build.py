@@ -35,7 +35,7 @@ from core.prefix_index import HashIndex
 from core.radix_tables import RadixTables
 from core.radix_tree import RadixTree, SplitCreated
 from core.recorder import Recorder
-from core.run_pool import RunPool
+from core.run_pool import RunPool, keeps_order_of_release
 from core.run_tables import RunTables
 from core.scheduler import Policies, Scheduler, SchedulerConfig
 from core.swap import HostPool
@@ -150,7 +150,7 @@ def _suits_runs(
 ) -> bool:
     """Whether `RunTables` decides as `BlockTables` would."""
     return (
-        vars(type(eviction)).get("evicts_in_order_of_release", False)  # a subclass may have an order of its own
+        keeps_order_of_release(eviction)
         and allocation.is_on_demand
         and len(groups) == 1
         and groups[0].window_tokens is None

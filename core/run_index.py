@@ -38,7 +38,7 @@ class RunIndex:
         """Blocks of the longest run of `keys`, from the first, that is in the index."""
         found = array("q")
         get = self._oldest.get
-        if get(keys[0]) is None:
+        if not keys or get(keys[0]) is None:
             return found
         for first in range(0, len(keys), 64):
             ids = list(map(get, keys[first : first + 64]))

@@ -17,9 +17,15 @@ from core.attribution import Attribution
 from core.block_pool import OutOfBlocksError
 from core.content import BlockKeys
 from core.decision_log import NO_REQUEST, DecisionLog, Event
+from core.interfaces import Policy
 from core.run_index import RunIndex
 
 _FEW_EMPTY_RUNS = 64
+
+
+def keeps_order_of_release(policy: Policy) -> bool:
+    """Whether runs can stand for this eviction policy. A subclass, which may have an order of its own, says so anew."""
+    return bool(vars(type(policy)).get("evicts_in_order_of_release", False))
 
 
 class IdleRun:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from core.block_pool import BlockPool
+from core.content import HashKeys
 from core.decision_log import NoLog
 from core.interfaces import Block, EvictionPolicy
 from core.leaf_first import LeafFirst
 from core.linked_index import LinkedIndex
 from core.prefix_index import HashIndex
+from core.run_pool import RunPool
 
 
 class BlockwiseCache:
@@ -62,6 +64,33 @@ class BlockwiseCache:
             self._policy.on_evict(victim)
         del resident[victim.key]  # type: ignore[arg-type]  # a resident block has a key, which is an int here
         return victim
+
+
+class RunwiseCache:
+    """As `RequestwiseCache` under LRU, of which every request keeps a run: a slice of arrays, not block by block.
+
+    Under LRU no block outlives the one before it, so the resident ones of a request are its first ones.
+    """
+
+    def __init__(self, capacity_blocks: int) -> None:
+        self._capacity_blocks = capacity_blocks
+        self._pool = RunPool(capacity_blocks, NoLog())
+
+    def access(self, keys: Sequence[int]) -> int:
+        """Pins, brings in and releases the request's blocks. Returns how many of the first ones were resident."""
+        pool = self._pool
+        table = pool.index.leading(keys)
+        num_leading = len(table)
+        if num_leading:
+            pool.adopt(table, 0)
+        num_new = min(len(keys), self._capacity_blocks) - num_leading
+        if num_new > 0:
+            taken = pool.take(num_new, 0)
+            pool.index.insert(keys[num_leading : num_leading + num_new], taken)
+            table += taken
+        num_held = len(table)
+        pool.release(table, num_held, num_held, HashKeys(0, keys, 1, 1, num_held), 0)
+        return num_leading
 
 
 class RequestwiseCache:

@@ -11,7 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from core.interfaces import EvictionPolicy, PolicyEnv
-from kvtwin.block_caches import BlockwiseCache, RequestwiseCache
+from core.run_pool import keeps_order_of_release
+from kvtwin.block_caches import BlockwiseCache, RequestwiseCache, RunwiseCache
 from kvtwin.reachability import Reachability
 from traces.block_references import BlockReferences, ReferencesToCome
 
@@ -96,6 +97,10 @@ def replay_blocks(
     if touch is Touch.HEAD and mode is Mode.PREFIX:
         leading = _replay_one_by_one(world, BlockwiseCache(policy, capacity_blocks))
         return _counted(references, _is_leading(references, leading))
+    if mode is Mode.PREFIX and keeps_order_of_release(policy):
+        runs = RunwiseCache(capacity_blocks)
+        leading = [runs.access(request.blocks) for request in world.requests()]
+        return _counted(references, _is_leading(references, leading), 0.0, 0.0)
     cache = RequestwiseCache(policy, capacity_blocks, leaf_first=mode is Mode.LEAF)
     if mode is Mode.LEAF or policy.is_prefix_closed:
         return _counted(references, _is_leading(references, _replay_pinned(world, cache, lambda: None)), 0.0, 0.0)

@@ -28,7 +28,7 @@ from core.interfaces import (
 )
 from core.kv_group import KVGroup
 from core.large_pages import Carving, LargePageAllocation
-from core.lcm_tables import LcmTables
+from core.lcm_tables import LcmPool, LcmTables
 from core.leaf_first import LeafFirst
 from core.linked_index import LinkedIndex
 from core.prefix_index import HashIndex
@@ -269,7 +269,7 @@ def _contiguous_tables(
     """Refuses what caches blocks or takes them one at a time: the tree, swapping, windows, groups of layers."""
     assert isinstance(allocation, ContiguousAllocation)
     name = type(allocation).__name__
-    eviction = _of_no_use(eviction, pool, name)
+    eviction = _of_a_pool_without_tree_or_host(eviction, pool, name)
     if pool.num_blocks is None:
         raise InputError(f"pool.num_blocks=unbounded: allocation {name} needs a pool that ends; expected a number")
     if len(groups) > 1 or groups[0].window_tokens is not None:
@@ -279,11 +279,11 @@ def _contiguous_tables(
     )
 
 
-def _of_no_use(eviction: Policy, pool: PoolConfig, allocation_name: str) -> EvictionPolicy:
-    """The eviction policy of an allocation that caches nothing and has no form in host memory."""
+def _of_a_pool_without_tree_or_host(eviction: Policy, pool: PoolConfig, allocation_name: str) -> EvictionPolicy:
+    """The eviction policy of an allocation that goes with neither a radix tree nor swapping."""
     if not isinstance(eviction, EvictionPolicy):
         raise InputError(
-            f"pool.prefix_index={pool.prefix_index}: allocation {allocation_name} caches nothing; expected hash"
+            f"pool.prefix_index={pool.prefix_index}: allocation {allocation_name} has no form for it; expected hash"
         )
     if pool.host_blocks:
         raise InputError(f"pool.host_blocks={pool.host_blocks}: allocation {allocation_name} cannot swap; expected 0")
@@ -299,26 +299,22 @@ def _lcm_tables(
     prefix_caching: bool,
     max_batch_tokens: int,
 ) -> LcmTables:
-    """Refuses what caches blocks, copies them between pools, or has too little room for a large page."""
+    """Refuses whole leaves, copies between pools, an order of its own of what has no content, and too small a pool."""
     assert isinstance(allocation, LargePageAllocation)
     name = type(allocation).__name__
-    eviction = _of_no_use(eviction, pool, name)
-    large = Carving.of(groups).large
-    if pool.num_blocks is not None and pool.num_blocks < large:
+    eviction = _of_a_pool_without_tree_or_host(eviction, pool, name)
+    if pool.free_order != FreeOrder.UNHASHED_FIRST.value:
+        raise InputError(f"pool.free_order={pool.free_order}: under allocation {name}, expected unhashed_first")
+    carving = Carving.of(groups)
+    if pool.num_blocks is not None and pool.num_blocks < carving.large:
         raise InputError(
-            f"pool.num_blocks: {pool.num_blocks} blocks of one layer, a large page of allocation {name} has {large};"
-            " expected more"
+            f"pool.num_blocks: {pool.num_blocks} blocks of one layer, a large page of allocation {name} has"
+            f" {carving.large}; expected more"
         )
-    return LcmTables(
-        pool.num_blocks,
-        pool.first_block_id,
-        eviction,
-        allocation,
-        groups,
-        pool.block_size_tokens,
-        log,
-        max_batch_tokens,
-    )
+    is_windowed = any(group.window_tokens is not None for group in groups)
+    order, index = _eviction_and_index(eviction, pool.leaf_first, prefix_caching, is_windowed)
+    small = LcmPool(pool.num_blocks, carving, order, log, index, pool.first_block_id)
+    return LcmTables(small, order, allocation, groups, pool.block_size_tokens, log, prefix_caching, max_batch_tokens)
 
 
 _MAKE_TABLES = {PrefixIndex.HASH: _hash_tables, PrefixIndex.RADIX: _radix_tables}

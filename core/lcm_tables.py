@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from collections.abc import Sequence as SequenceOf
+from dataclasses import replace
 
-from core.block_pool import UNBOUNDED, BlockPool
-from core.block_tables import BlockTables
-from core.decision_log import DecisionLog, Event
+from core.block_pool import BlockPool
+from core.block_tables import NO_HIT, BlockTables, PrefixHit
+from core.decision_log import NO_REQUEST, DecisionLog, Event
 from core.interfaces import Block, EvictionPolicy
 from core.kv_group import KVGroup
 from core.large_pages import Carving, LargePageAllocation, LargePages
 from core.plan import StepPlan
 from core.prefix_index import HashIndex
-from core.request import Request, Sequence
+from core.request import Sequence
 from core.running import RunningRequests
 from core.swap import HostPool
 
@@ -21,41 +22,115 @@ from core.swap import HostPool
 class LcmPool(BlockPool):
     """A pool that counts in blocks of one layer: a block is a small page, and its id the place that it begins at.
 
-    `num_available` is what free large pages hold; holes in partly used ones serve one group only, and are not counted
-    there. Nothing is cached, nothing shared.
+    `num_available` is what large pages hold of which nobody holds a part. Holes in others serve one group only, and are
+    not counted there.
     """
 
     def __init__(
-        self, num_blocks: int | None, carving: Carving, eviction: EvictionPolicy, log: DecisionLog, first_block_id: int
+        self,
+        num_blocks: int | None,
+        carving: Carving,
+        eviction: EvictionPolicy,
+        log: DecisionLog,
+        index: HashIndex,
+        first_block_id: int,
     ) -> None:
         num_pages = None if num_blocks is None else num_blocks // carving.large
         num_usable = None if num_pages is None else num_pages * carving.large
-        super().__init__(num_usable, eviction, log, HashIndex(), first_block_id=first_block_id)
+        super().__init__(num_usable, eviction, log, index, first_block_id=first_block_id)
         self.carving = carving
         self.pages = LargePages(num_pages, carving)
+        self.num_available = self._num_available()
 
-    def take_small(self, group: int, num_blocks: int, request_id: int) -> list[Block]:
-        """So many small pages of the group, those of its own large pages first."""
-        first = self.first_block_id
-        taken = [Block(first + self.pages.take(group, request_id), 1) for _ in range(num_blocks)]
-        self.num_referenced += num_blocks * self.carving.layers[group]
-        self._count_available()
-        self._log.blocks(Event.ALLOC, request_id, taken)
+    def place(self, block: Block) -> int:
+        """Where it begins, in blocks of one layer from the first of the pool."""
+        return block.block_id - self.first_block_id
+
+    def take_small(self, num_blocks: SequenceOf[int], request_id: int) -> list[list[Block]]:
+        """So many small pages of each group, evicting where there is no room. There must be enough in all."""
+        pages = self.pages
+        num_carved = pages.num_carved(num_blocks)
+        while not pages.has_room(num_blocks, num_carved):
+            self._evict_next()
+        taken = []
+        for group, number in enumerate(num_blocks):
+            blocks = [Block(self.first_block_id + pages.take(group, request_id), 1) for _ in range(number)]
+            self.num_referenced += number * self.carving.layers[group]
+            if blocks:
+                self._log.blocks(Event.ALLOC, request_id, blocks)
+            taken.append(blocks)
+        self.num_available = self._num_available()
+        if self.attribution is not None:
+            self.attribution.taken_by(request_id)
         return taken
 
-    def release(self, blocks: SequenceOf[Block], request_id: int) -> None:
-        if not blocks:
-            return
-        for block in blocks:
-            group = self.pages.free(block.block_id - self.first_block_id)
-            self.num_referenced -= self.carving.layers[group]
-            block.ref_count = 0
-        self._count_available()
-        self._log.blocks(Event.FREE, request_id, blocks)
+    def _evict_next(self) -> None:
+        """Whom the policy names, of whatever group: its own may have the place, and all may once its page is empty."""
+        victim = self._eviction.pop_victim(None)
+        if self._tells_evictions:
+            self._eviction.on_evict(victim)
+        self._num_evictable -= 1
+        self.num_evictions += 1
+        self._log.blocks(Event.EVICT, NO_REQUEST, (victim,))
+        if self.attribution is not None:
+            self.attribution.evicted((victim,))
+        self.index.remove((victim,))
+        self.num_cached -= self.carving.layers[self.pages.evict(self.place(victim))]
 
-    def _count_available(self) -> None:
-        most = UNBOUNDED if self.num_blocks is None else self.num_blocks
-        self.num_available = most - self.pages.num_used * self.carving.large
+    def adopt(self, blocks: SequenceOf[Block], request_id: int, readmission: bool) -> None:
+        self._eviction.on_hit(blocks, readmission)
+        self._log.blocks(Event.TOUCH, request_id, blocks)
+        idle = [block for block in blocks if block.ref_count == 0]
+        for block in blocks:
+            block.ref_count += 1
+        self.num_shared += len(blocks) - len(idle)
+        for block in idle:
+            num_layers = self.carving.layers[self.pages.adopt(self.place(block))]
+            self.num_cached -= num_layers
+            self.num_referenced += num_layers
+        self._num_evictable -= len(idle)
+        self.num_available = self._num_available()
+        if idle:
+            self._eviction.on_acquire(idle)
+
+    def release(self, blocks: SequenceOf[Block], request_id: int) -> None:
+        freed = self._dereference(blocks)
+        if not freed:
+            return
+        hashed = [block for block in freed if block.key is not None]
+        for block in freed:
+            block.ref_count = 0
+            if block.key is None:
+                num_layers = self.carving.layers[self.pages.free(self.place(block))]
+            else:
+                num_layers = self.carving.layers[self.pages.keep(self.place(block))]
+                self.num_cached += num_layers
+            self.num_referenced -= num_layers
+        self.num_available = self._num_available()
+        self._log.blocks(Event.FREE, request_id, freed)
+        if hashed:
+            self._num_evictable += len(hashed)
+            self._eviction.on_release(hashed)
+
+    def _num_available(self) -> int:
+        return (self.pages.num_free + self.pages.num_idle) * self.carving.large
+
+    def check_groups(self, tables: SequenceOf[Iterable[Block]]) -> None:
+        """Proves the books against the blocks of all tables, by group. O(pool): for tests."""
+        held = [{block.block_id: block for block in blocks} for blocks in map(list, tables)]
+        cached = self._eviction.eviction_order()
+        self.pages.check_integrity(
+            [[self.place(block) for block in blocks.values()] for blocks in held],
+            [self.place(block) for block in cached],
+        )
+        layers = self.carving.layers
+        num_referenced = sum(len(blocks) * number for blocks, number in zip(held, layers, strict=True))
+        num_kept = sum(layers[self.pages.group_of(self.place(block))] for block in cached)
+        counted = (num_referenced, num_kept, len(cached), self._num_available())
+        assert (self.num_referenced, self.num_cached, self._num_evictable, self.num_available) == counted, (
+            "counts are off"
+        )
+        assert all(block.key is not None and block.ref_count == 0 for block in cached), "cached without content"
 
 
 class LcmTables(BlockTables):
@@ -72,44 +147,60 @@ class LcmTables(BlockTables):
 
     def __init__(
         self,
-        num_blocks: int | None,
-        first_block_id: int,
+        pool: LcmPool,
         eviction: EvictionPolicy,
         allocation: LargePageAllocation,
         groups: tuple[KVGroup, ...],
         block_size: int,
         log: DecisionLog,
+        prefix_caching: bool,
         max_batch_tokens: int,
     ) -> None:
-        carving = Carving.of(groups)
-        pool = LcmPool(num_blocks, carving, eviction, log, first_block_id)
-        super().__init__(pool, eviction, allocation, groups, block_size, log, HostPool(0), False, max_batch_tokens)
-        self.num_groups = sum(carving.layers)  # slots that a token takes
+        super().__init__(
+            pool, eviction, allocation, groups, block_size, log, HostPool(0), prefix_caching, max_batch_tokens
+        )
+        self.num_groups = sum(pool.carving.layers)  # slots that a token takes
         self.is_windowed = True
-        self._carving = carving
+        self._carving = pool.carving
         self._pages = pool.pages
         self._small = pool
+        self._found: tuple[Sequence | None, PrefixHit] = (None, NO_HIT)  # what was looked up last, and for whom
+
+    # ---- prefix look-up -------------------------------------------------------------------------------------------
+
+    def look_up(self, sequence: Sequence) -> PrefixHit:
+        """Its idle blocks cost nothing here: until they are adopted, what it takes to hold them is part of a need."""
+        hit = replace(self.find_prefix(sequence), num_idle=0)
+        self._found = (sequence, hit)
+        return hit
+
+    def _adopted(self, sequence: Sequence) -> list[list[int]]:
+        """Places of the kept small pages, by group, that it is about to adopt."""
+        for_whom, hit = self._found
+        if for_whom is not sequence or sequence.tables[0]:
+            return []
+        return [
+            [self._small.place(block) for block in table if block is not None and block.ref_count == 0]
+            for table in hit.tables
+        ]
 
     # ---- questions ------------------------------------------------------------------------------------------------
 
     def num_needed(self, sequence: Sequence, num_new: int, num_computed: int, num_held_blocks: int) -> int:
         """What the large pages hold that must be taken for `num_new` tokens after `num_computed`."""
         num_more = self.allocation.target_blocks(sequence.request, num_computed + num_new) - num_held_blocks
-        return self._num_missing([num_more] * len(self.groups))
+        return self._num_missing([num_more] * len(self.groups), sequence)
 
     def num_needed_for_all(self, sequence: Sequence, num_held_blocks: int) -> int:
         num_more = self.allocation.target_blocks(sequence.request, sequence.num_known) - num_held_blocks
-        return self._num_missing(self._within_windows(num_more))
-
-    def _within_windows(self, num_blocks: int) -> list[int]:
-        """Of so many blocks, those that a sequence holds at most at a time, by group."""
-        return [
-            num_blocks if group.window_tokens is None else min(num_blocks, self.most_window_blocks(group.window_tokens))
+        within = [
+            num_more if group.window_tokens is None else min(num_more, self.most_window_blocks(group.window_tokens))
             for group in self.groups
         ]
+        return self._num_missing(within, sequence)
 
-    def _num_missing(self, num_blocks: Iterable[int]) -> int:
-        return self._pages.num_missing(num_blocks) * self._carving.large
+    def _num_missing(self, num_blocks: SequenceOf[int], sequence: Sequence) -> int:
+        return self._pages.num_missing(num_blocks, self._adopted(sequence)) * self._carving.large
 
     def num_alone(self, num_blocks: Iterable[int]) -> int:
         return self._carving.num_large(num_blocks) * self._carving.large
@@ -135,25 +226,22 @@ class LcmTables(BlockTables):
     def extend(self, sequence: Sequence, num_new: int) -> None:
         request = sequence.request
         target = self.allocation.target_blocks(request, sequence.num_computed + num_new)
-        for group, table in enumerate(sequence.tables):
-            if target > len(table):
-                table.extend(self._small.take_small(group, target - len(table), request.request_id))
+        num_more = [max(target - len(table), 0) for table in sequence.tables]
+        if any(num_more):
+            taken = self._small.take_small(num_more, request.request_id)
+            for table, blocks in zip(sequence.tables, taken, strict=True):
+                table.extend(blocks)
         self.note_surplus(sequence)
 
     def append_blocks(self, sequences: Collection[Sequence]) -> None:
         for sequence in sequences:
             self.extend(sequence, 1)
 
-    def undo_step(self, request: Request, plan: StepPlan, keep_registrations: bool) -> None:
-        """Nothing was published or copied."""
-
     def check_integrity(self, sequences: Iterable[Sequence]) -> None:
-        places: list[list[int]] = [[] for _ in self.groups]
-        for sequence in sequences:
-            for of_group, table in zip(places, sequence.tables, strict=True):
-                of_group += [block.block_id - self.pool.first_block_id for block in table if block is not None]
-        self._pages.check_integrity(places)
-        held = zip(places, self._carving.layers, strict=True)
-        assert self.pool.num_referenced == sum(len(of_group) * layers for of_group, layers in held), "counts are off"
-        num_used = self._pages.num_used * self._carving.large
-        assert self.pool.num_available + num_used == (self.pool.num_blocks or UNBOUNDED), "counts are off"
+        sequences = list(sequences)
+        self._small.check_groups(
+            [
+                [block for s in sequences for block in s.tables[group] if block is not None]
+                for group in range(len(self.groups))
+            ]
+        )

@@ -105,21 +105,33 @@ def test_who_opened_a_page_fills_it_first() -> None:
 @settings(max_examples=50, deadline=None, derandomize=True)
 @given(layers=st.lists(st.integers(1, 6), min_size=1, max_size=3), data=st.data())
 def test_books_keep_what_they_promise(layers: list[int], data: st.DataObject) -> None:
-    """Whatever is taken and freed: nothing is lost or given twice, and needs are exactly the pages that are taken."""
+    """Whatever is taken, kept, adopted, evicted and freed: nothing is lost or given twice, and needs are exact."""
     carving = Carving.of([KVGroup(number) for number in layers])
-    books, held = LargePages(6, carving), [[] for _ in layers]  # type: ignore[var-annotated]
+    books, held, kept = LargePages(6, carving), [[] for _ in layers], []  # type: ignore[var-annotated]
     for _ in range(data.draw(st.integers(1, 25))):
         wanted = [data.draw(st.integers(0, 4)) for _ in layers]
-        num_missing = books.num_missing(wanted)
-        if data.draw(st.booleans()) and num_missing <= 6 - books.num_used:
-            num_used, owner = books.num_used, data.draw(st.integers(0, 3))
+        adopted = data.draw(st.lists(st.sampled_from(kept), unique=True)) if kept else []
+        by_group = [[place for place in adopted if books.group_of(place) == group] for group in range(len(layers))]
+        num_ready, num_missing = books.num_free + books.num_idle, books.num_missing(wanted, by_group)
+        if num_missing <= num_ready:
+            for place in adopted:
+                kept.remove(place)
+                held[books.adopt(place)].append(place)
+            num_carved, owner = books.num_carved(wanted), data.draw(st.integers(0, 3))
+            while not books.has_room(wanted, num_carved):
+                books.evict(kept.pop(data.draw(st.integers(0, len(kept) - 1))))
             for group, number in enumerate(wanted):
                 held[group] += [books.take(group, owner) for _ in range(number)]
-            assert books.num_used == num_used + num_missing
+            assert books.num_free + books.num_idle <= num_ready - num_missing, "as many pages as were told, or more"
         for places, number in zip(held, wanted, strict=True):
             for _ in range(min(number, len(places)) // 2):
-                books.free(places.pop(data.draw(st.integers(0, len(places) - 1))))
-        books.check_integrity(held)
+                place = places.pop(data.draw(st.integers(0, len(places) - 1)))
+                if data.draw(st.booleans()):
+                    books.keep(place)
+                    kept.append(place)
+                else:
+                    books.free(place)
+        books.check_integrity(held, kept)
 
 
 # ---- what it buys ---------------------------------------------------------------------------------------------------
@@ -199,8 +211,8 @@ def crowded(draw: st.DrawFn) -> Workload:
         groups=groups,
         allocation=LCM,
         batching=bounded,
-        caching=False,
         leaf_first=False,
+        free_order="unhashed_first",
         host_blocks=0,
     )
     view = scheduler_of(replace(chosen, num_blocks=None)).view
@@ -226,17 +238,23 @@ class Counting(KeepingRecorder):
         num_slots = num_filled = num_internal = 0
         used_pages = set()
         live = [sequence for request in self.scheduler.running for sequence in request.live]
+        seen = set()
         for sequence in [*live, *self.scheduler.kept]:
             num_kv = sequence.num_computed + (sequence.batch is not None and sequence.rank not in plan.held)
             for group, table in zip(tables.groups, sequence.tables, strict=True):
                 num_beyond = max(0, len(table) * size - sequence.request.num_peak_tokens)
                 num_internal += num_beyond * group.num_layers
                 for index, block in enumerate(table):
-                    if block is not None:
+                    if block is not None and block.block_id not in seen:
+                        seen.add(block.block_id)
                         num_slots += size * group.num_layers
                         num_filled += min(max(num_kv - index * size, 0), size) * group.num_layers
                         used_pages.add(block.block_id // large)
-        return num_slots - num_filled - num_internal, num_internal, len(used_pages) * large * size - num_slots
+        cached = [block.block_id for block in tables.pool._eviction.eviction_order()]
+        beside = [tables.pool.pages.group_of(place) for place in cached if place // large in used_pages]
+        num_cached = sum(tables.groups[group].num_layers for group in beside) * size
+        num_external = len(used_pages) * large * size - num_slots - num_cached
+        return num_slots - num_filled - num_internal, num_internal, num_external
 
 
 def counted(workload: Workload, chosen: Settings) -> Run:
@@ -271,7 +289,7 @@ def test_with_one_group_it_is_paged(workload: Workload, group: KVGroup) -> None:
     runs = [
         simulate(
             workload.trace,
-            replace(workload.settings, groups=(group,), allocation=allocation, free_order="unhashed_first"),
+            replace(workload.settings, groups=(group,), allocation=allocation, caching=False),
             workload.cost,
             workload.arrivals,
             workload.concurrency,
@@ -332,9 +350,9 @@ def test_pages_that_overlap_are_found() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"caching": True}, "scheduler.prefix_caching=true: under allocation LCM no two sequences share a block"),
+        ({"free_order": "append_all"}, "pool.free_order=append_all: under allocation LCM, expected unhashed_first"),
         ({"host_blocks": 1}, "pool.host_blocks=1: allocation LCM cannot swap; expected 0"),
-        ({"prefix_index": "radix", "eviction": RadixLRU}, "pool.prefix_index=radix: allocation LCM caches nothing"),
+        ({"prefix_index": "radix", "eviction": RadixLRU}, "pool.prefix_index=radix: allocation LCM has no form for it"),
         ({"num_blocks": 5}, "5 blocks of one layer, a large page of allocation LCM has 6"),
     ],
 )
@@ -346,7 +364,7 @@ def test_what_it_cannot_do(change: dict[str, Any], message: str) -> None:
 def test_what_can_never_run_ends_at_once() -> None:
     bench = Bench(pages(4, budget=2))
     assert bench.add(7, 1).reject_reason == "needs 36 blocks, the pool has 24"
-    assert bench.add(2, 1, num_samples=2).reject_reason.startswith("wants 2 samples, which cannot share blocks")
+    assert bench.add(2, 1, num_samples=2).reject_reason.startswith("wants 2 samples, whose blocks are not copied")
 
 
 def test_the_same_number_of_blocks_is_the_same_memory() -> None:

@@ -16,7 +16,7 @@ from workloads import Workload, workloads
 from world import Bench, KeepingRecorder, Run, Settings, check_integrity, scheduler_of, simulate, trace_of
 
 from core.block_tables import BlockTables
-from core.content import PrivateKeys
+from core.content import PrivateKeys, TokenKeys
 from core.errors import InputError
 from core.kv_group import KVGroup, merged
 from core.large_pages import Carving, LargePages
@@ -46,7 +46,7 @@ def pages(num_pages: int, *groups: KVGroup, **others: Any) -> Settings:
     """A pool of so many large pages, blocks of one token."""
     groups = groups or (FULL, WINDOW)
     chosen = Settings(num_pages * Carving.of(groups).large, 1, budget=4, allocation=LCM)
-    return replace(chosen, groups=groups, caching=False, full_prompt=False, **others)
+    return replace(chosen, **{"groups": groups, "caching": False, "full_prompt": False, **others})
 
 
 def ids(request: Request) -> list[list[int | None]]:
@@ -181,6 +181,26 @@ def test_growth_preempts_until_large_pages_are_free() -> None:
     assert first.num_produced_tokens == second.num_produced_tokens == 8
 
 
+def test_cached_blocks_stay_in_their_pages_until_those_are_needed() -> None:
+    bench = Bench(pages(8, caching=True))
+    bench.add(4, 1, TokenKeys(0, range(4), 1, 4))
+    bench.drain()
+    pool = bench.pool
+    assert (pool.num_available, pool.num_cached) == (48, 4 * 2 + 4 * 3), "nobody holds a part of its four pages"
+    again = bench.add(4, 2, TokenKeys(1, range(4), 1, 4))
+    bench.step()
+    assert ids(again) == [[0, 2, 4, 24], [12, 15, 18, 30]]
+    assert again.num_cached_tokens == 3
+    assert pool.num_available == 3 * 6, "three pages are held again, and two new ones; one is idle, two are free"
+    bench.drain()
+    assert (pool.num_evictions, pool.num_cached) == (0, 6 * 5), "its last block is there twice, its output's once"
+    other = bench.add(12, 1, TokenKeys(2, range(50, 62), 1, 12))
+    bench.step()
+    assert ids(other) == [[24, 26, 28, 6], [36, 39, 42, 45]]
+    assert pool.num_evictions == 5, "two pages were free; the oldest blocks went until two more were empty"
+    bench.drain()
+
+
 def test_full_reservation_counts_whole_pages() -> None:
     """Peaks of 8 tokens: 3 pages for full layers, and 4 for windowed ones, as long as a step may compute 4 tokens."""
     bench = Bench(pages(20, admission=FullReservation))
@@ -289,7 +309,7 @@ def test_with_one_group_it_is_paged(workload: Workload, group: KVGroup) -> None:
     runs = [
         simulate(
             workload.trace,
-            replace(workload.settings, groups=(group,), allocation=allocation, caching=False),
+            replace(workload.settings, groups=(group,), allocation=allocation),
             workload.cost,
             workload.arrivals,
             workload.concurrency,
@@ -311,22 +331,26 @@ def hybrid_decoder() -> Decoder:
 
 
 def hybrid_run(allocation: Any, num_blocks: int, executor: type[TorchExecutor] = TorchExecutor):
-    """Requests of all lengths, faster than they go."""
-    rows = range(12)
+    """Requests of all lengths that begin with one of two texts, faster than they go."""
+    prompts = [3 + (row * 7) % 23 for row in range(12)]
     trace = trace_of(
-        [row * 0.0015 for row in rows], [3 + (row * 7) % 23 for row in rows], [2 + (row * 5) % 15 for row in rows]
+        [row * 0.0015 for row in range(12)],
+        prompts,
+        [2 + (row * 5) % 15 for row in range(12)],
+        segments=[[(100 * (row % 2), num_tokens)] for row, num_tokens in enumerate(prompts)],
     )
     groups = HYBRID.kv_groups() if allocation is Paged else merged(HYBRID.kv_groups())
-    chosen = Settings(num_blocks, 4, caching=False, full_prompt=False, allocation=allocation, groups=groups)
+    chosen = Settings(num_blocks, 4, full_prompt=False, allocation=allocation, groups=groups)
     setup = EngineSetup(chosen, decoder=hybrid_decoder, executor=executor)
     return trace, setup, run_trace(trace, setup)
 
 
 def test_the_engine_reads_every_layer_where_its_small_page_has_it() -> None:
-    """Pages of 6 layers: 3 blocks of the 2 full layers or 2 of the 3 windowed ones, and preemption."""
+    """Pages of 6 layers: 3 blocks of the 2 full layers or 2 of the 3 windowed ones; hits, evictions, preemption."""
     trace, setup, engine = hybrid_run(LCM, 60)
     assert sum(request.num_preemptions for request in engine.scheduler.recorder.done) > 0
-    assert engine.shadow.num_checked["read"] > 0
+    assert engine.scheduler.tables.pool.num_evictions > 0
+    assert engine.shadow.num_checked["hit"] > 0
     assert_lockstep(trace, setup, engine)
     assert engine.outputs() == hybrid_run(Paged, 60)[2].outputs()
 

@@ -192,12 +192,12 @@ class LcmTables(BlockTables):
         return self._num_missing([num_more] * len(self.groups), sequence)
 
     def num_needed_for_all(self, sequence: Sequence, num_held_blocks: int) -> int:
-        num_more = self.allocation.target_blocks(sequence.request, sequence.num_known) - num_held_blocks
-        within = [
-            num_more if group.window_tokens is None else min(num_more, self.most_window_blocks(group.window_tokens))
+        target = self.allocation.target_blocks(sequence.request, sequence.num_known)
+        most = [
+            target if group.window_tokens is None else min(target, self.most_window_blocks(group.window_tokens))
             for group in self.groups
         ]
-        return self._num_missing(within, sequence)
+        return self._num_missing([number - num_held_blocks for number in most], sequence)
 
     def _num_missing(self, num_blocks: SequenceOf[int], sequence: Sequence) -> int:
         return self._pages.num_missing(num_blocks, self._adopted(sequence)) * self._carving.large

@@ -152,6 +152,7 @@ def _suits_runs(
     return (
         keeps_order_of_release(eviction)
         and allocation.is_on_demand
+        and not isinstance(allocation, LargePageAllocation)
         and len(groups) == 1
         and groups[0].window_tokens is None
         and pool.num_blocks is not None

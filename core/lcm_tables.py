@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from collections.abc import Sequence as SequenceOf
 from dataclasses import replace
+from itertools import chain
 
 from core.block_pool import BlockPool
 from core.block_tables import NO_HIT, BlockTables, PrefixHit
-from core.decision_log import NO_REQUEST, DecisionLog, Event
+from core.decision_log import DecisionLog, Event
 from core.interfaces import Block, EvictionPolicy
 from core.kv_group import KVGroup
 from core.large_pages import Carving, LargePageAllocation, LargePages
@@ -70,20 +71,20 @@ class LcmPool(BlockPool):
         if self._tells_evictions:
             self._eviction.on_evict(victim)
         self._num_evictable -= 1
-        self.num_evictions += 1
-        self._log.blocks(Event.EVICT, NO_REQUEST, (victim,))
-        if self.attribution is not None:
-            self.attribution.evicted((victim,))
-        self.index.remove((victim,))
-        self.num_cached -= self.carving.layers[self.pages.evict(self.place(victim))]
+        self._forget((victim,))
+        num_layers = self.carving.layers[self.pages.evict(self.place(victim))]
+        self.num_cached -= num_layers - 1  # of which one was forgotten as a block
 
     def adopt(self, blocks: SequenceOf[Block], request_id: int, readmission: bool) -> None:
         self._eviction.on_hit(blocks, readmission)
         self._log.blocks(Event.TOUCH, request_id, blocks)
-        idle = [block for block in blocks if block.ref_count == 0]
+        idle = []
         for block in blocks:
+            if block.ref_count == 0:
+                idle.append(block)
+            else:
+                self.num_shared += self._num_layers(block)
             block.ref_count += 1
-        self.num_shared += len(blocks) - len(idle)
         for block in idle:
             num_layers = self.carving.layers[self.pages.adopt(self.place(block))]
             self.num_cached -= num_layers
@@ -112,12 +113,26 @@ class LcmPool(BlockPool):
             self._num_evictable += len(hashed)
             self._eviction.on_release(hashed)
 
+    def _dereference(self, blocks: SequenceOf[Block]) -> SequenceOf[Block]:
+        freed = []
+        for block in blocks:
+            if block.ref_count > 1:
+                block.ref_count -= 1
+                self.num_shared -= self._num_layers(block)
+            else:
+                freed.append(block)
+        return freed
+
+    def _num_layers(self, block: Block) -> int:
+        return self.carving.layers[self.pages.group_of(self.place(block))]
+
     def _num_available(self) -> int:
         return (self.pages.num_free + self.pages.num_idle) * self.carving.large
 
     def check_groups(self, tables: SequenceOf[Iterable[Block]]) -> None:
         """Proves the books against the blocks of all tables, by group. O(pool): for tests."""
-        held = [{block.block_id: block for block in blocks} for blocks in map(list, tables)]
+        references = [list(blocks) for blocks in tables]
+        held = [{block.block_id: block for block in blocks} for blocks in references]
         cached = self._eviction.eviction_order()
         self.pages.check_integrity(
             [[self.place(block) for block in blocks.values()] for blocks in held],
@@ -125,7 +140,9 @@ class LcmPool(BlockPool):
         )
         layers = self.carving.layers
         num_referenced = sum(len(blocks) * number for blocks, number in zip(held, layers, strict=True))
-        num_kept = sum(layers[self.pages.group_of(self.place(block))] for block in cached)
+        num_kept = sum(map(self._num_layers, cached))
+        num_shared = sum(map(self._num_layers, chain.from_iterable(references))) - num_referenced
+        assert self.num_shared == num_shared, "counts are off"
         counted = (num_referenced, num_kept, len(cached), self._num_available())
         assert (self.num_referenced, self.num_cached, self._num_evictable, self.num_available) == counted, (
             "counts are off"

@@ -36,6 +36,27 @@ def locate_slots(table, positions, readable, BLOCK_SIZE: tl.constexpr):
 
 
 @triton.jit
+def fresh_state(ROWS: tl.constexpr, WIDTH: tl.constexpr):
+    """(acc, row_max, row_sum) of rows that have seen no key."""
+    acc = tl.full([ROWS, WIDTH], 0.0, dtype=tl.float32)
+    row_max = tl.full([ROWS], float("-inf"), dtype=tl.float32)
+    return acc, row_max, tl.full([ROWS], 0.0, dtype=tl.float32)
+
+
+@triton.jit
+def split_range(num_kv_tokens, window, num_skipped, split, split_tokens):
+    """(first, end) of the positions that one split of a sequence sees; none where first is not before end."""
+    first = tl.maximum(num_kv_tokens - window, num_skipped) + split * split_tokens
+    return first, tl.minimum(first + split_tokens, num_kv_tokens)
+
+
+@triton.jit
+def seen_by_chunk(positions, position, window):
+    """[rows, keys]: whether the query at a row's `position` sees a key, causally and within its window."""
+    return (positions[None, :] <= position[:, None]) & (positions[None, :] > position[:, None] - window)
+
+
+@triton.jit
 def fold_scores(acc, row_max, row_sum, scores, value):
     """The three row states after one more tile: scores [rows, keys] with -inf where a row does not see a key."""
     new_max = tl.maximum(row_max, tl.max(scores, 1))

@@ -5,7 +5,16 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels.attention_checks import check_one_row_each, check_paged_attention, check_shared_blocks
-from kernels.attention_tile import LOG2_E, attend_keys, load_rows, normalised, store_log_sum, store_rows, tile_width
+from kernels.attention_tile import (
+    LOG2_E,
+    attend_keys,
+    fresh_state,
+    load_rows,
+    normalised,
+    store_log_sum,
+    store_rows,
+    tile_width,
+)
 from kernels.decode_attention import attend_in_splits, decode_attention
 from kernels.interpreter import INTERPRETED
 from kernels.launch import LaunchConfig, is_aligned
@@ -167,9 +176,7 @@ def shared_prefix_kernel(
     query = load_rows(query_ptr, query_rows, in_batch, HEAD_DIM, TILE_DIM, WIDEN)
     key_ptr += kv_head.to(tl.int64) * key_head_stride
     value_ptr += kv_head.to(tl.int64) * value_head_stride
-    acc = tl.full([TILE_ROWS, TILE_DIM], 0.0, dtype=tl.float32)
-    row_max = tl.full([TILE_ROWS], float("-inf"), dtype=tl.float32)
-    row_sum = tl.full([TILE_ROWS], 0.0, dtype=tl.float32)
+    acc, row_max, row_sum = fresh_state(TILE_ROWS, TILE_DIM)
     for tile_start in range(first, end, TILE_KEYS):
         positions = tile_start + tl.arange(0, TILE_KEYS)
         readable = positions < end

@@ -42,3 +42,16 @@ def locate_chunk_tile(
     num_cached = tl.load(num_kv_tokens_ptr + seq).to(tl.int32) - num_queries
     first_row = (tile - chunk_start * ROWS_PER_QUERY // TILE_ROWS - seq) * TILE_ROWS
     return seq, chunk_start, num_cached, first_row, num_queries * ROWS_PER_QUERY
+
+
+@triton.jit
+def chunk_rows(chunk_start, num_cached, first_row, num_rows, ROWS_PER_QUERY: tl.constexpr, TILE_ROWS: tl.constexpr):
+    """Of a tile found by `locate_chunk_tile`: (which rows the chunk has, their packed tokens, their heads of a query,
+    their positions, the first position and the last).
+    """
+    row = first_row + tl.arange(0, TILE_ROWS)
+    query = row // ROWS_PER_QUERY
+    first_query = first_row // ROWS_PER_QUERY
+    last_query = (tl.minimum(first_row + TILE_ROWS, num_rows) - 1) // ROWS_PER_QUERY
+    tokens, heads, positions = (chunk_start + query).to(tl.int64), row % ROWS_PER_QUERY, num_cached + query
+    return row < num_rows, tokens, heads, positions, num_cached + first_query, num_cached + last_query

@@ -9,8 +9,10 @@ from kernels.attention_tile import (
     LOG2_E,
     NO_WINDOW,
     attend_keys,
+    fresh_state,
     load_rows,
     normalised,
+    split_range,
     store_log_sum,
     store_rows,
     tile_width,
@@ -171,15 +173,12 @@ def decode_split_kernel(
     out_rows = (split * tl.num_programs(0) + seq).to(tl.int64) * num_heads + head
 
     num_kv_tokens = tl.load(num_kv_tokens_ptr + seq).to(tl.int32)
-    first = tl.maximum(num_kv_tokens - window, num_skipped) + split * split_tokens
-    end = tl.minimum(first + split_tokens, num_kv_tokens)
-    row_max = tl.full([TILE_ROWS], float("-inf"), dtype=tl.float32)
-    row_sum = tl.full([TILE_ROWS], 0.0, dtype=tl.float32)
+    first, end = split_range(num_kv_tokens, window, num_skipped, split, split_tokens)
+    acc, row_max, row_sum = fresh_state(TILE_ROWS, TILE_DIM)
     if (first >= end) & (split > 0):
         store_log_sum(log_sums_ptr, out_rows, in_group, row_max, row_sum)
         return
 
-    acc = tl.full([TILE_ROWS, TILE_DIM], 0.0, dtype=tl.float32)
     query_rows = seq.to(tl.int64) * query_row_stride + head * query_head_stride
     query = load_rows(query_ptr, query_rows, in_group, HEAD_DIM, TILE_DIM, WIDEN)
     table = tables_ptr + seq.to(tl.int64) * table_stride

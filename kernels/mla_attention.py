@@ -14,14 +14,17 @@ from kernels.attention_tile import (
     LOG2_E,
     NO_WINDOW,
     fold_scores,
+    fresh_state,
     load_rows,
     locate_slots,
     normalised,
+    seen_by_chunk,
+    split_range,
     store_log_sum,
     store_rows,
     tile_width,
 )
-from kernels.chunk_tiles import locate_chunk_tile, max_row_tiles
+from kernels.chunk_tiles import chunk_rows, locate_chunk_tile, max_row_tiles
 from kernels.interpreter import INTERPRETED
 from kernels.launch import LaunchConfig, is_aligned
 from kernels.splits import SplitPlan, merge_splits, new_split_buffers, num_processors, plan_splits
@@ -238,15 +241,12 @@ def mla_decode_split_kernel(
     out_rows = (split * tl.num_programs(0) + seq).to(tl.int64) * NUM_HEADS + head
 
     num_kv_tokens = tl.load(num_kv_tokens_ptr + seq).to(tl.int32)
-    first = tl.maximum(num_kv_tokens - window, 0) + split * split_tokens
-    end = tl.minimum(first + split_tokens, num_kv_tokens)
-    row_max = tl.full([TILE_ROWS], float("-inf"), dtype=tl.float32)
-    row_sum = tl.full([TILE_ROWS], 0.0, dtype=tl.float32)
+    first, end = split_range(num_kv_tokens, window, 0, split, split_tokens)
+    acc, row_max, row_sum = fresh_state(TILE_ROWS, TILE_LATENT)
     if (first >= end) & (split > 0):
         store_log_sum(log_sums_ptr, out_rows, is_head, row_max, row_sum)
         return
 
-    acc = tl.full([TILE_ROWS, TILE_LATENT], 0.0, dtype=tl.float32)
     query_rows = seq.to(tl.int64) * query_row_stride + head * query_head_stride
     query = load_rows(query_ptr, query_rows, is_head, LATENT_DIM, TILE_LATENT, WIDEN)
     turned_query = load_rows(query_ptr + LATENT_DIM, query_rows, is_head, ROPE_DIM, TILE_ROPE, WIDEN)
@@ -313,24 +313,17 @@ def mla_prefill_kernel(
     if first_row >= num_rows:
         return
 
-    row = first_row + tl.arange(0, TILE_ROWS)
-    in_chunk = row < num_rows
-    token = (chunk_start + row // NUM_HEADS).to(tl.int64)
-    head = row % NUM_HEADS
-    position = num_cached + row // NUM_HEADS
-    first_position = num_cached + first_row // NUM_HEADS
-    last_position = num_cached + (tl.minimum(first_row + TILE_ROWS, num_rows) - 1) // NUM_HEADS
-
+    in_chunk, token, head, position, first_position, last_position = chunk_rows(
+        chunk_start, num_cached, first_row, num_rows, NUM_HEADS, TILE_ROWS
+    )
     query_rows = token * query_row_stride + head * query_head_stride
     query = load_rows(query_ptr, query_rows, in_chunk, LATENT_DIM, TILE_LATENT, WIDEN)
     turned_query = load_rows(query_ptr + LATENT_DIM, query_rows, in_chunk, ROPE_DIM, TILE_ROPE, WIDEN)
     table = tables_ptr + seq.to(tl.int64) * table_stride
-    acc = tl.full([TILE_ROWS, TILE_LATENT], 0.0, dtype=tl.float32)
-    row_max = tl.full([TILE_ROWS], float("-inf"), dtype=tl.float32)
-    row_sum = tl.full([TILE_ROWS], 0.0, dtype=tl.float32)
+    acc, row_max, row_sum = fresh_state(TILE_ROWS, TILE_LATENT)
     for tile_start in range(tl.maximum(first_position - window + 1, 0), last_position + 1, TILE_KEYS):
         positions = tile_start + tl.arange(0, TILE_KEYS)
-        seen = (positions[None, :] <= position[:, None]) & (positions[None, :] > position[:, None] - window)
+        seen = seen_by_chunk(positions, position, window)
         acc, row_max, row_sum = attend_latents(
             acc,
             row_max,

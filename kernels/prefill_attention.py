@@ -6,8 +6,18 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels.attention_checks import check_paged_attention, check_query_start
-from kernels.attention_tile import LOG2_E, NO_WINDOW, attend_keys, load_rows, normalised, store_rows, tile_width
-from kernels.chunk_tiles import locate_chunk_tile, max_row_tiles
+from kernels.attention_tile import (
+    LOG2_E,
+    NO_WINDOW,
+    attend_keys,
+    fresh_state,
+    load_rows,
+    normalised,
+    seen_by_chunk,
+    store_rows,
+    tile_width,
+)
+from kernels.chunk_tiles import chunk_rows, locate_chunk_tile, max_row_tiles
 from kernels.interpreter import INTERPRETED
 from kernels.launch import LaunchConfig, is_aligned
 
@@ -126,22 +136,17 @@ def prefill_kernel(
     if first_row >= num_rows:
         return
 
-    row = first_row + tl.arange(0, TILE_ROWS)
-    in_chunk = row < num_rows
-    token = chunk_start + row // GROUP_SIZE
-    head = kv_head * GROUP_SIZE + row % GROUP_SIZE
-    position = num_cached + row // GROUP_SIZE
-    first_position = num_cached + first_row // GROUP_SIZE
-    last_position = num_cached + (tl.minimum(first_row + TILE_ROWS, num_rows) - 1) // GROUP_SIZE
+    in_chunk, token, member, position, first_position, last_position = chunk_rows(
+        chunk_start, num_cached, first_row, num_rows, GROUP_SIZE, TILE_ROWS
+    )
+    head = kv_head * GROUP_SIZE + member
 
-    query_rows = token.to(tl.int64) * query_row_stride + head * query_head_stride
+    query_rows = token * query_row_stride + head * query_head_stride
     query = load_rows(query_ptr, query_rows, in_chunk, HEAD_DIM, TILE_DIM, WIDEN)
     table = tables_ptr + seq.to(tl.int64) * table_stride
     key_ptr += kv_head.to(tl.int64) * key_head_stride
     value_ptr += kv_head.to(tl.int64) * value_head_stride
-    acc = tl.full([TILE_ROWS, TILE_DIM], 0.0, dtype=tl.float32)
-    row_max = tl.full([TILE_ROWS], float("-inf"), dtype=tl.float32)
-    row_sum = tl.full([TILE_ROWS], 0.0, dtype=tl.float32)
+    acc, row_max, row_sum = fresh_state(TILE_ROWS, TILE_DIM)
 
     # From the first key that any row sees: the window's edge, whole tiles that every row sees, the diagonal.
     first_key = tl.maximum(first_position - window + 1, 0)
@@ -177,7 +182,7 @@ def prefill_kernel(
     for masked_tile in range(num_masked_tiles):
         past_whole = tl.where(masked_tile < num_edge_tiles, 0, num_whole_tiles)
         positions = first_key + (masked_tile + past_whole) * TILE_KEYS + tl.arange(0, TILE_KEYS)
-        seen = (positions[None, :] <= position[:, None]) & (positions[None, :] > position[:, None] - window)
+        seen = seen_by_chunk(positions, position, window)
         acc, row_max, row_sum = attend_keys(
             acc,
             row_max,
@@ -200,4 +205,4 @@ def prefill_kernel(
             True,
             WIDEN,
         )
-    store_rows(mixed_ptr, token.to(tl.int64) * num_heads + head, in_chunk, normalised(acc, row_sum), HEAD_DIM, TILE_DIM)
+    store_rows(mixed_ptr, token * num_heads + head, in_chunk, normalised(acc, row_sum), HEAD_DIM, TILE_DIM)

@@ -190,17 +190,19 @@ def _simulate_in_shards(
     workers = RayTasks if experiment.fleet.shards_on == RAY else JobProcesses
     with workers(work, numbers, num_shards, watch.interrupt) as shards:
         for finished in shards.results(lambda num_ended: None):
-            records.append(_answer(finished))
+            records.append(_answer(finished) or _idle(experiment, placement, finished.number))
             num_done += len(records[-1].requests["request_id"])
             watch.progress.show(num_done)
     return records + [_idle(experiment, placement, number) for number in numbers[len(records) :]]
 
 
-def _answer(finished: Finished[ReplicaRecords]) -> ReplicaRecords:
-    """Raises what the replica's run raised, or RuntimeError where its process was killed."""
+def _answer(finished: Finished[ReplicaRecords]) -> ReplicaRecords | None:
+    """None: Ctrl-C came before it began. Raises what the replica's run raised, or RuntimeError where its process was
+    killed.
+    """
     if finished.error is not None:
         raise finished.error
-    if finished.answer is None:
+    if finished.answer is None and finished.exit_code is not None:
         raise RuntimeError(f"the process of replica {finished.number} ended with status {finished.exit_code}: memory?")
     return finished.answer
 

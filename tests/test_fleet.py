@@ -12,7 +12,12 @@ from command import Kvtwin, in_folder, refusals
 
 import kvtwin
 from core.errors import InputError
+from engine.interrupt import DeferredInterrupt
 from kvtwin import Request, RoutingPolicy, StaticRouting
+from kvtwin.composition import compose_config
+from kvtwin.fleet import Watch, simulate_fleet
+from kvtwin.progress import Silent
+from kvtwin.simulating import load_cost, load_simulation
 from policies.routing.hash import Hash
 
 
@@ -139,6 +144,16 @@ def test_a_policy_that_names_no_replica_is_named():
 def test_async_replicas_run_each_by_itself():
     run = fleet("hash", scheduler={"async_scheduling": True})
     assert run.summary["metrics"]["outcomes"]["finished"] == 80
+
+
+def test_after_ctrl_c_shards_that_run_stop_and_no_other_begins():
+    words = ["trace=agent_sessions_sample", "cluster.num_replicas=4", "cluster.shards=2", "routing=hash"]
+    config = compose_config("sim", words)
+    experiment, interrupt = load_simulation(config), DeferredInterrupt()
+    interrupt.requested = True
+    records = simulate_fleet(experiment, Watch(load_cost(config), Silent(), interrupt))
+    assert [len(each.requests["request_id"]) > 1 for each in records] == [False] * 4
+    assert sum(each.num_plans for each in records) == 0
 
 
 @pytest.fixture

@@ -52,12 +52,14 @@ class StepOutput(NamedTuple):
 class PreparedStep:
     """A plan, and what it says of sequences that the scheduler may change before the step is run.
 
-    inputs: None where there are no rows, because every running request was preempted. running: once it has begun.
+    inputs: None where there are no rows, because every running request was preempted. running: what it left on the
+    device, once it has begun; nothing where there are no inputs.
     """
 
     plan: StepPlan
     rows: StepRows
     inputs: StepInputs | None
+    has_begun: bool = False
     running: RunningStep | None = None
 
 
@@ -160,12 +162,13 @@ class TorchExecutor:
 
         A sequence whose newest token is only on its way takes it from the device.
         """
-        if self.overlaps and step.running is None:
-            step.running = self._begin(step)
+        if self.overlaps:
+            self._start(step)
 
     def run(self, step: PreparedStep) -> StepOutput:
         """The step's output, when it is done. Raises ShadowError where a sequence read KV that was not its own."""
-        running = step.running or self._begin(step)
+        self._start(step)
+        running = step.running
         if running is self._unfinished:
             self._unfinished = None
         if self._shadow is not None:
@@ -176,6 +179,12 @@ class TorchExecutor:
         if running.logits is not None:
             output = self._search(output, [row for row in step.rows if row.wants_logits], running.logits)
         return output
+
+    def _start(self, step: PreparedStep) -> None:
+        """Once for each step: blocks that it moved may hold something else by now."""
+        if not step.has_begun:
+            step.has_begun = True
+            step.running = self._begin(step)
 
     def _begin(self, step: PreparedStep) -> RunningStep | None:
         self._move_blocks(step.plan, self._memory)

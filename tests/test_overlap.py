@@ -14,17 +14,18 @@ from types import SimpleNamespace
 import pytest
 import torch
 from architectures import ARCHITECTURES
-from engine_world import TINY, EngineSetup, assert_lockstep, run_trace
+from engine_world import TINY, EngineSetup, assert_lockstep, run_trace, tiny_decoder
 from torch.utils._python_dispatch import TorchDispatchMode
 from world import Settings, trace_of
 
 from core.decision_log import Event
 from engine.decoder_shape import DecoderShape, ExpertShape
 from engine.draws import Sampling
-from engine.executor import TorchExecutor
+from engine.executor import PreparedStep, TorchExecutor
 from engine.kv_cache import allocate_kv
 from engine.model import Decoder
 from engine.shared_prefixes import SharingRule, sharing_of
+from engine.step_row import StepRows
 from engine.weights import random_weights
 from kernels import reference
 
@@ -84,7 +85,7 @@ def test_a_step_begins_before_the_one_ahead_of_it_is_waited_for():
         overlaps = True
 
         def begin(self, step):
-            if step.running is None:
+            if not step.has_begun:
                 calls.append(f"begin {step.plan.step}")
             super().begin(step)
 
@@ -94,6 +95,24 @@ def test_a_step_begins_before_the_one_ahead_of_it_is_waited_for():
 
     run_trace(trace_of([0], [5], [4]), EngineSetup(ASYNC, executor=Noting))
     assert calls == ["begin 0", "begin 1", "wait 0", "begin 2", "wait 1", "begin 3", "wait 2", "wait 3"]
+
+
+def test_a_step_without_rows_moves_its_blocks_once():
+    """Everybody was preempted; by the time the step is waited for, the next may have written into their blocks."""
+
+    class Moving(TorchExecutor):
+        overlaps = True
+        num_moves = 0
+
+        def _move_blocks(self, plan, memory):
+            self.num_moves += 1
+
+    executor = Moving(tiny_decoder(), allocate_kv(TINY, 2, 4, torch.float32, "cpu"), None, None)
+    step = PreparedStep(None, StepRows.of([]), None)
+    executor.begin(step)
+    executor.begin(step)
+    assert executor.run(step).tokens == {}
+    assert executor.num_moves == 1
 
 
 # ---- nothing waits ---------------------------------------------------------------------------------------------------

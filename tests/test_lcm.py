@@ -20,6 +20,7 @@ from core.content import PrivateKeys, TokenKeys
 from core.errors import InputError
 from core.kv_group import KVGroup, merged
 from core.large_pages import Carving, LargePages
+from core.lcm_tables import LcmTables
 from core.plan import StepPlan
 from core.request import Outcome, Request
 from core.scheduler import Scheduler
@@ -299,6 +300,10 @@ def test_any_crowd_gets_done(workload: Workload) -> None:
     assert run.scheduler.tables.pool.num_available == workload.settings.num_blocks
     spanning = simulate(workload.trace, workload.settings, workload.cost, workload.arrivals, workload.concurrency)
     assert spanning.scheduler.log.digest() == run.scheduler.log.digest()
+
+
+def test_small_pages_are_not_kept_as_runs() -> None:
+    assert isinstance(scheduler_of(pages(4, KVGroup(2), caching=True), by_runs=True).tables, LcmTables)
 
 
 @settings(max_examples=10, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import cache
 from typing import Any
 
 import pytest
-from engine_world import TINY, EngineSetup, assert_lockstep, run_trace
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 from shapes import hardware, model
 from workloads import Workload, workloads
-from world import Bench, KeepingRecorder, Run, Settings, check_integrity, scheduler_of, simulate, trace_of
+from world import Bench, KeepingRecorder, Run, Settings, check_integrity, scheduler_of, simulate
 
 from core.block_tables import BlockTables
 from core.content import PrivateKeys, TokenKeys
@@ -24,10 +22,6 @@ from core.lcm_tables import LcmTables
 from core.plan import StepPlan
 from core.request import Outcome, Request
 from core.scheduler import Scheduler
-from engine.executor import TorchExecutor
-from engine.model import Decoder
-from engine.shadow import ShadowError
-from engine.weights import random_weights
 from kvtwin.binding import bind_policy
 from kvtwin.pool_layout import pool_layout
 from kvtwin.sizing import SizingOptions, size
@@ -323,54 +317,6 @@ def test_with_one_group_it_is_paged(workload: Workload, group: KVGroup) -> None:
     ]
     fates = [[(r.outcome, r.first_token_ps, r.finish_ps, r.num_preemptions) for r in run.requests()] for run in runs]
     assert fates[0] == fates[1]
-
-
-# ---- on the engine --------------------------------------------------------------------------------------------------
-
-HYBRID = replace(TINY, num_layers=5, layer_windows=(6, 6, None, 6, None))  # groups of 2, 2 and 1 layers
-
-
-@cache
-def hybrid_decoder() -> Decoder:
-    return Decoder(HYBRID, random_weights(HYBRID, seed=11))
-
-
-def hybrid_run(allocation: Any, num_blocks: int, executor: type[TorchExecutor] = TorchExecutor):
-    """Requests of all lengths that begin with one of two texts, faster than they go."""
-    prompts = [3 + (row * 7) % 23 for row in range(12)]
-    trace = trace_of(
-        [row * 0.0015 for row in range(12)],
-        prompts,
-        [2 + (row * 5) % 15 for row in range(12)],
-        segments=[[(100 * (row % 2), num_tokens)] for row, num_tokens in enumerate(prompts)],
-    )
-    groups = HYBRID.kv_groups() if allocation is Paged else merged(HYBRID.kv_groups())
-    chosen = Settings(num_blocks, 4, full_prompt=False, allocation=allocation, groups=groups)
-    setup = EngineSetup(chosen, decoder=hybrid_decoder, executor=executor)
-    return trace, setup, run_trace(trace, setup)
-
-
-def test_the_engine_reads_every_layer_where_its_small_page_has_it() -> None:
-    """Pages of 6 layers: 3 blocks of the 2 full layers or 2 of the 3 windowed ones; hits, evictions, preemption."""
-    trace, setup, engine = hybrid_run(LCM, 60)
-    assert sum(request.num_preemptions for request in engine.scheduler.recorder.done) > 0
-    assert engine.scheduler.tables.pool.num_evictions > 0
-    assert engine.shadow.num_checked["hit"] > 0
-    assert_lockstep(trace, setup, engine)
-    assert engine.outputs() == hybrid_run(Paged, 60)[2].outputs()
-
-
-class OneLayerOff(TorchExecutor):
-    """Takes the windowed layers' pages to begin a layer later."""
-
-    def _block_tables(self, sequence):
-        first, *others = super()._block_tables(sequence)
-        return [first, *([block and replace(block, block_id=block.block_id + 1) for block in t] for t in others)]
-
-
-def test_pages_that_overlap_are_found() -> None:
-    with pytest.raises(ShadowError, match="expected"):
-        hybrid_run(LCM, 60, OneLayerOff)
 
 
 # ---- refusals and figures -------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""LCM pages on the engine: every layer reads and writes where its small page has it, and decisions are the simulator's."""
+"""LCM pages on the engine: every layer reads and writes where its small page has it; decisions are the simulator's."""
 
 from __future__ import annotations
 

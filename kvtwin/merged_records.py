@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -52,7 +52,3 @@ def combined_digest(replicas: Sequence[ReplicaRecords]) -> str | None:
     if len(digests) == 1 or not any(digests):
         return digests[0]
     return hashlib.sha256("\n".join(digest or "" for digest in digests).encode()).hexdigest()
-
-
-def of_each(replicas: Sequence[ReplicaRecords], column: Callable[[ReplicaRecords], Any]) -> list[Any]:
-    return [column(replica) for replica in replicas]

@@ -40,10 +40,6 @@ class Validation:
     comparison: dict[str, Any] | None
     notices: list[str]
 
-    @property
-    def is_identical(self) -> bool:
-        return self.comparison is not None and self.comparison["lockstep"]["identical"]
-
 
 @dataclass
 class _Evidence:

@@ -9,7 +9,6 @@ So a run is the same with it and without, which a property test shows.
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable
 from enum import Enum
 from math import inf
@@ -110,16 +109,12 @@ class Express:
         One long function on purpose: a call costs as much as half of what is to be done for a step.
         """
         scheduler, running, batch, waiting = self._scheduler, self._running, self._batch, self._waiting
-        requests, prefills, members, buckets = running.requests, running.prefills, batch.members, batch.buckets
+        requests, prefills, members = running.requests, running.prefills, batch.members
         queued, source = waiting.entries, self._source
         tells = source is None or source.hears_of_ends
-        pool, tables, recorder, work, ends = self._pool, self._tables, self._recorder, self._work, batch.ends
+        pool, tables, recorder, log = self._pool, self._tables, self._recorder, self._log
         compose, view, growth = scheduler.policies.batching.compose, scheduler.view, scheduler.growth
-        publishes, size, max_num_seqs = tables.prefix_caching, tables.block_size, scheduler.config.max_num_seqs
-        step_ps, growth_of = self._cost.step_ps, self._cost.growth_ps
-        log, referenced = self._log, recorder.step_referenced_blocks
-        flight, admissions = self.flight, self._admissions
-        internal, shared = recorder.step_internal_tokens, recorder.step_shared_references
+        flight, admissions, max_num_seqs = self.flight, self._admissions, scheduler.config.max_num_seqs
         self.must_land = False
         if not self._is_plain():
             return Stop.BY_RULE, now_ps
@@ -136,89 +131,58 @@ class Express:
                 now_ps = int(until_ps)
                 continue
 
-            # Who gets tokens in the span's first step, and blocks for them.
+            # Who gets tokens in the span's first step, and blocks for them; how many steps may follow.
             rules = compose(view)
             num_decodes = len(members)
             budget = rules.budget_tokens - num_decodes
             if budget < 0 or rules.prompts_alone or not rules.admits:
                 return Stop.BY_RULE, now_ps
-            step, clock = scheduler.step, batch.clock
-            crossing = buckets[clock % size]
-            chunks: list[Chunk] = []
-            if prefills:
-                fitting = growth.fitting_chunks(rules)
-                if fitting is None:
-                    return Stop.BY_RULE, now_ps
-                chunks = fitting
-            elif len(crossing) > pool.num_available:
-                return Stop.BY_RULE, now_ps
-            scheduler.now_ps = now_ps
-            log.step = step
-            if chunks:
-                budget -= sum([chunk.num_new for chunk in chunks])
-                growth.take_in_order(chunks, flight.no_plan)
-            elif crossing or publishes:
-                growth.decode_step()
-            if queued and budget > 0 and running.num_sequences < max_num_seqs:
-                budget = admissions.admit(chunks, budget, rules)
-                if budget > 0:
-                    return self._go_on_by_rule(now_ps, chunks, budget, rules), now_ps
-            if not chunks and not num_decodes:
-                scheduler.step = step + 1
-                self._tell_rejected(now_ps)
-                until_ps = self._horizon()
-                if source is None or until_ps == inf:
-                    return Stop.IDLE, now_ps
-                now_ps = int(until_ps) if until_ps > now_ps else now_ps
-                continue
-
-            # What it has to compute, how long that takes, and how many steps may follow.
-            num_prefill = 0
-            num_filled = context_tokens = batch.offset_sum + (clock + 1) * num_decodes
-            if chunks:
-                num_prefill = self._count_prefills(chunks)
-                work.chunks = tuple([(chunk.num_new, chunk.num_computed) for chunk in chunks])
-            else:
-                work.chunks = ()
-            if prefills:
-                num_filled += sum([sequence.stored_computed for sequence in prefills.values()])
-            if pool.num_shared:
-                num_filled -= pool.num_shared * size
-            if recorder.num_preempted_before:
-                recorder.preempted[recorder.num_plans] = recorder.pop_preempted_before()
-            if publishes or pool.num_shared != shared.last:
-                recorder.on_step(pool, tables.num_surplus_tokens)
-            else:
-                place = recorder.num_steps_begun
-                referenced.append(pool.num_referenced)
-                if tables.num_surplus_tokens != internal.last:
-                    internal.note(place, tables.num_surplus_tokens)
-                recorder.num_steps_begun = place + 1
-            max_steps = 1
-            if not chunks and not admissions.rejected:
-                end_clock, rank = ends[0]
-                while rank not in members or members[rank].end_clock != end_clock:
-                    heapq.heappop(ends)
-                    end_clock, rank = ends[0]
-                max_steps = end_clock - clock
-                if (publishes and queued) or pool.num_available < (max_steps // size + 1) * num_decodes:
-                    max_steps = scheduler.span_limit.num_plain_steps(now_ps, step, rules)
-            batch.clock = clock + 1
-            work.step, work.num_decodes, work.decode_context_tokens = step, num_decodes, context_tokens
-            first_ps = step_ps(work)
-            flight.now_ps, flight.first_ps, flight.chunks = now_ps, first_ps, chunks
-            flight.growth_ps = 0 if max_steps == 1 else growth_of(work) or 0
-            flight.num_steps, flight.max_steps, flight.num_prefill = 1, max_steps, num_prefill
-            flight.num_decodes, flight.context_tokens, flight.num_filled = num_decodes, context_tokens, num_filled
-            flight.num_running = len(requests)
-            flight.end_ps = end_ps = now_ps + first_ps
-            scheduler.in_flight = flight.no_plan
-            if admissions.rejected:
-                self._tell_rejected(now_ps)
-                until_ps = self._horizon()
-            if max_steps > 1 and end_ps < until_ps:
+            max_steps = self._num_undisturbed_steps()
+            if max_steps:
+                self._take_off(now_ps, [], max_steps)
+                flight.num_steps = 0
                 flight.lengthen(until_ps)
-                end_ps = flight.end_ps
+            else:
+                step = scheduler.step
+                chunks: list[Chunk] = []
+                if prefills:
+                    fitting = growth.fitting_chunks(rules)
+                    if fitting is None:
+                        return Stop.BY_RULE, now_ps
+                    chunks = fitting
+                elif len(batch.crossing()) > pool.num_available:
+                    return Stop.BY_RULE, now_ps
+                scheduler.now_ps = now_ps
+                log.step = step
+                if chunks:
+                    budget -= sum([chunk.num_new for chunk in chunks])
+                    growth.take_in_order(chunks, flight.no_plan)
+                else:
+                    growth.decode_step()
+                if queued and budget > 0 and running.num_sequences < max_num_seqs:
+                    budget = admissions.admit(chunks, budget, rules)
+                    if budget > 0:
+                        return self._go_on_by_rule(now_ps, chunks, budget, rules), now_ps
+                if not chunks and not num_decodes:
+                    scheduler.step = step + 1
+                    self._tell_rejected(now_ps)
+                    until_ps = self._horizon()
+                    if source is None or until_ps == inf:
+                        return Stop.IDLE, now_ps
+                    now_ps = int(until_ps) if until_ps > now_ps else now_ps
+                    continue
+                recorder.on_step(pool, tables.num_surplus_tokens)
+                max_steps = 1
+                if not chunks and not admissions.rejected:
+                    max_steps = scheduler.span_limit.num_plain_steps(now_ps, step, rules)
+                self._take_off(now_ps, chunks, max_steps)
+                batch.clock += 1
+                if admissions.rejected:
+                    self._tell_rejected(now_ps)
+                    until_ps = self._horizon()
+                if max_steps > 1 and flight.end_ps < until_ps:
+                    flight.lengthen(until_ps)
+            end_ps = flight.end_ps
 
             # What comes while it flies.
             must_land = False
@@ -237,6 +201,48 @@ class Express:
             if done and tells:
                 self._on_done(done, now_ps)
                 until_ps = self._horizon()
+
+    def _num_undisturbed_steps(self) -> int:
+        """Steps in which all that runs decodes, nobody can come in or end but by the last, and blocks are there; 0 if
+        that takes a closer look.
+        """
+        batch, running, tables = self._batch, self._running, self._tables
+        num_decodes = len(batch.members)
+        if running.prefills or not num_decodes or self._recorder.num_preempted_before:
+            return 0
+        if self._waiting.entries and (
+            tables.prefix_caching or running.num_sequences < self._scheduler.config.max_num_seqs
+        ):
+            return 0
+        num_steps = batch.steps_to_next_end()
+        return num_steps if self._pool.num_available >= (num_steps // tables.block_size + 1) * num_decodes else 0
+
+    def _take_off(self, now_ps: int, chunks: list[Chunk], max_steps: int) -> None:
+        """What the span's first step has to compute, and how long that takes."""
+        batch, pool, recorder, work, flight = self._batch, self._pool, self._recorder, self._work, self.flight
+        num_decodes, prefills = len(batch.members), self._running.prefills
+        num_filled = context_tokens = batch.offset_sum + (batch.clock + 1) * num_decodes
+        num_prefill = 0
+        if chunks:
+            num_prefill = self._count_prefills(chunks)
+            work.chunks = tuple([(chunk.num_new, chunk.num_computed) for chunk in chunks])
+        else:
+            work.chunks = ()
+        if prefills:
+            num_filled += sum([sequence.stored_computed for sequence in prefills.values()])
+        if pool.num_shared:
+            num_filled -= pool.num_shared * self._tables.block_size
+        if recorder.num_preempted_before:
+            recorder.preempted[recorder.num_plans] = recorder.pop_preempted_before()
+        work.step, work.num_decodes, work.decode_context_tokens = self._scheduler.step, num_decodes, context_tokens
+        first_ps = self._cost.step_ps(work)
+        flight.now_ps, flight.first_ps, flight.chunks = now_ps, first_ps, chunks
+        flight.growth_ps = 0 if max_steps == 1 else self._cost.growth_ps(work) or 0
+        flight.num_steps, flight.max_steps, flight.num_prefill = 1, max_steps, num_prefill
+        flight.num_decodes, flight.context_tokens, flight.num_filled = num_decodes, context_tokens, num_filled
+        flight.num_running = len(self._running.requests)
+        flight.end_ps = now_ps + first_ps
+        self._scheduler.in_flight = flight.no_plan
 
     def _take(self, until_ps: int) -> bool | None:
         """The next arrival, if it comes no later than that. Returns whether it may join before the span ends; None if

@@ -57,7 +57,10 @@ class Flight:
         self._extend(num_steps)
 
     def _extend(self, num_steps: int) -> None:
-        """Takes the blocks of the span's further steps, in order of steps, and of the running within each."""
+        """Takes the blocks of the span's further steps, in order of steps, and of the running within each.
+
+        Between two steps of a span nothing changes by itself; before its first, sequences may have ended.
+        """
         batch, pool, tables, recorder, log = self._batch, self._pool, self._tables, self._recorder, self._log
         first_step, clock, size, buckets = self._scheduler.step, batch.clock, tables.block_size, batch.buckets
         publishes, by_runs = tables.prefix_caching, tables.is_by_runs
@@ -66,7 +69,7 @@ class Flight:
         heads, values, owners = log.heads, log.values, log.owners
         step = self.num_steps
         while step < num_steps:
-            num_quiet = batch.num_quiet_steps(num_steps - step, clock)
+            num_quiet = batch.num_quiet_steps(num_steps - step, clock) if step else 0
             if num_quiet:
                 referenced.fromlist([pool.num_referenced] * num_quiet)
                 recorder.num_steps_begun += num_quiet
@@ -96,11 +99,8 @@ class Flight:
                 if filling:
                     self._at_step(step, clock)
                     tables.publish_filled(filling.values())
-                if crossing:
-                    recorder.on_step(pool, tables.num_surplus_tokens)
-                else:
-                    referenced.append(pool.num_referenced)
-                    recorder.num_steps_begun += 1
+            if step == 0 or (publishes and crossing):
+                recorder.on_step(pool, tables.num_surplus_tokens)
             else:
                 if crossing and tables.num_surplus_tokens != internal.last:
                     internal.note(recorder.num_steps_begun, tables.num_surplus_tokens)

@@ -106,16 +106,18 @@ class DecodeBatch:
         """Members whose next token fills its block."""
         return self.buckets[(self.clock + num_steps_ahead + 1) % self._block_size]
 
-    def num_quiet_steps(self, at_most: int, clock: int) -> int:
-        """Steps from this clock on, up to the first in which a member starts or fills a block. There are members."""
+    def steps_to_next_start(self, at_most: int, clock: int) -> int:
+        """Steps from this clock on, up to the first in which a member starts a block. There are members."""
         phase = clock % self._block_size
-        if self.occupied[phase]:
-            return 0
         place = self.occupied.find(1, phase)
         if place < 0:
             place = self.occupied.find(1) + self._block_size
-        num_steps = place - phase - 1  # a block that starts with a step is full with the one before
-        return num_steps if num_steps < at_most else at_most
+        return place - phase if place - phase < at_most else at_most
+
+    def steps_to_next_edge(self, at_most: int, clock: int) -> int:
+        """Steps from this clock on, up to the first in which a member starts or fills a block. There are members."""
+        num_steps = self.steps_to_next_start(at_most + 1, clock)
+        return num_steps - 1 if num_steps else 0  # a block that starts with a step is full with the one before
 
     def steps_to_next_end(self) -> int:
         """Steps until the first member has all its outputs."""

@@ -316,7 +316,7 @@ class Scheduler:
             return
         start_ps = plan.now_ps + total_ps(durations_ps[:place])
         while place < num_steps:
-            num_alike = batch.num_quiet_steps(num_steps - place, batch.clock)
+            num_alike = batch.steps_to_next_edge(num_steps - place, batch.clock)
             if num_alike == 0:
                 num_alike = 1
                 batch.num_emitted = batch.clock

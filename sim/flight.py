@@ -67,9 +67,10 @@ class Flight:
         free: Any = pool.free  # ids, where `by_runs`
         referenced, internal = recorder.step_referenced_blocks, recorder.step_internal_tokens
         heads, values, owners = log.heads, log.values, log.owners
+        steps_to_next = batch.steps_to_next_edge if publishes else batch.steps_to_next_start
         step = self.num_steps
         while step < num_steps:
-            num_quiet = batch.num_quiet_steps(num_steps - step, clock) if step else 0
+            num_quiet = steps_to_next(num_steps - step, clock) if step else 0
             if num_quiet:
                 referenced.fromlist([pool.num_referenced] * num_quiet)
                 recorder.num_steps_begun += num_quiet

@@ -136,6 +136,7 @@ def test_every_step_with_windows_and_with_a_tree(workload: Workload) -> None:
         free_order="unhashed_first",
         asynchronous=False,
         mode="recompute",
+        preemption=None,  # it may swap, which a tree refuses
     )
     windowed = replace(plain, num_blocks=3 * (plain.num_blocks or 1), groups=(KVGroup(1), KVGroup(1, 5), KVGroup(1, 9)))
     assert_as_counted(workload, windowed)

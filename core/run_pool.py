@@ -21,6 +21,7 @@ from core.interfaces import Policy
 from core.run_index import RunIndex
 
 _FEW_EMPTY_RUNS = 64
+_FRESH_AT_ONCE = 64
 
 
 def keeps_order_of_release(policy: Policy) -> bool:
@@ -108,6 +109,13 @@ class RunPool:
             self.attribution.taken_by_each(taken, request_ids)
         self._log.ids_of(Event.ALLOC, request_ids, taken)
         return taken
+
+    def top_up(self) -> None:
+        """Lays some blocks that were never used below the free ones. They are next after those in any case."""
+        num_fresh = min(self.num_blocks - self._num_used, _FRESH_AT_ONCE)
+        first = self.first_block_id + self._num_used
+        self.free[:0] = array("q", range(first + num_fresh - 1, first - 1, -1))
+        self._num_used += num_fresh
 
     def _take(self, num_blocks: int) -> array[int]:
         free = self.free

@@ -78,6 +78,9 @@ class RunTables(BlockTables):
             if len(table) == sequence.num_peak_blocks:
                 self.note_surplus(sequence)
 
+    def top_up(self) -> None:
+        self._runs.top_up()
+
     def append_blocks(self, sequences: Collection[Sequence]) -> None:
         ids = self._runs.take_for([sequence.request_id for sequence in sequences])
         for sequence, block_id in zip(sequences, ids, strict=True):

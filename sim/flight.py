@@ -70,16 +70,19 @@ class Flight:
         steps_to_next = batch.steps_to_next_edge if publishes else batch.steps_to_next_start
         step = self.num_steps
         while step < num_steps:
-            num_quiet = steps_to_next(num_steps - step, clock) if step else 0
-            if num_quiet:
-                referenced.fromlist([pool.num_referenced] * num_quiet)
-                recorder.num_steps_begun += num_quiet
-                step += num_quiet
-                clock += num_quiet
-                continue
             crossing = buckets[clock % size]
+            if step and not crossing:
+                num_quiet = steps_to_next(num_steps - step, clock)
+                if num_quiet:
+                    referenced.fromlist([pool.num_referenced] * num_quiet)
+                    recorder.num_steps_begun += num_quiet
+                    step += num_quiet
+                    clock += num_quiet
+                    continue
             if crossing:
                 num_blocks = len(crossing)
+                if num_blocks > len(free):
+                    tables.top_up()
                 if num_blocks > len(free) or not by_runs:
                     self._at_step(step, clock)
                     tables.append_blocks(crossing.values())

@@ -86,6 +86,17 @@ def test_what_two_hold_is_freed_with_the_second() -> None:
     pool.check_integrity([])
 
 
+def test_blocks_laid_ready_are_taken_after_those_given_back() -> None:
+    pool = RunPool(5, DecisionLog())
+    held = pool.take(2, 0)
+    pool.release(held, 0, 0, HashKeys(0, [], 1, 1, 0), 0)
+    pool.top_up()
+    assert pool.free.tolist() == [4, 3, 2, 0, 1]
+    assert pool.take(4, 0).tolist() == [1, 0, 2, 3]
+    pool.top_up()
+    assert (pool.free.tolist(), pool.num_free) == ([4], 1), "all are in use"
+
+
 def test_more_than_there_is_changes_nothing() -> None:
     pool = RunPool(3, DecisionLog())
     held = hold(pool, [1, 2])

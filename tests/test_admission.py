@@ -187,11 +187,20 @@ def test_the_peak_equals_a_walk(courses: list[Course]) -> None:
 
 
 @settings(max_examples=60, deadline=None, derandomize=True)
-@given(courses=COURSES, new=st.builds(Course, st.integers(1, 50), st.integers(1, 30)))
-def test_the_peak_falls_by_at_most_one_a_step_while_somebody_waits(courses: list[Course], new: Course) -> None:
+@given(courses=COURSES, new=st.builds(Course, st.integers(1, 50), st.integers(1, 30)), num_samples=st.integers(1, 4))
+def test_the_peak_falls_by_at_most_the_samples_that_wait(courses: list[Course], new: Course, num_samples: int) -> None:
     """What `PeakAware.next_change` relies on."""
-    later = [Course(used + 1, max(remaining - 1, 0)) for used, remaining in courses]
-    assert peak_tokens([*later, new]) >= peak_tokens([*courses, new]) - 1
+    later, waiting = [Course(used + 1, max(remaining - 1, 0)) for used, remaining in courses], [new] * num_samples
+    assert peak_tokens([*later, *waiting]) >= peak_tokens([*courses, *waiting]) - num_samples
+
+
+def test_a_head_of_several_samples_is_let_in_as_soon_as_it_fits() -> None:
+    """Three samples wait: the peak falls by three a step, and spans end as early."""
+    trace = trace_of([0, 1], [2, 9], [12, 12], num_samples=[1, 3])
+    chosen = Settings(10, block_size=7, max_num_seqs=8, budget=15, caching=False, admission=PeakAware)
+    spans, steps = (simulate(trace, replace(chosen, spans=on)) for on in (True, False))
+    assert_equal(spans, steps)
+    assert spans.request(1).first_scheduled_ps < spans.request(0).finish_ps, "it did not wait for the end"
 
 
 def test_no_preemption_where_lengths_are_known_and_blocks_waste_nothing():

@@ -188,10 +188,10 @@ def test_a_row_whose_parent_was_dropped_becomes_a_root(read):
         (row(1, num_samples=0), "column num_samples: 0; expected a whole number from 1"),
         (row(1, deadline_s=-1), "column deadline_s: -1; expected a number from 0"),
         (row(1, think_time_s=-1), "column think_time_s: -1; expected a number from 0"),
-        ({"num_prompt_tokens": 1, "num_output_tokens": 1}, "column arrival_s: None; expected seconds"),
+        ({"num_prompt_tokens": 1, "num_output_tokens": 1}, "column arrival_s is missing; expected seconds"),
         (
             {"arrival_s": 1, "num_prompt_tokens": 1},
-            "column num_output_tokens: None; expected the number of output tokens",
+            "column num_output_tokens is missing; expected the number of output tokens",
         ),
     ],
 )

@@ -55,11 +55,13 @@ class PeakAware(AdmissionPolicy):
         if excess < 0:
             return Admission.ADMIT
         self._refused_step = view.step
-        self._num_steps = excess + 1
+        self._num_steps = excess // len(request.live) + 1
         return Admission.WAIT
 
     def next_change(self, now_ps: int, step: int) -> Change | None:
-        """While those that run decode, only the one that waits could come later: the peak falls by at most 1 a step."""
+        """While those that run decode, only the one that waits could come later. The peak falls by at most 1 a step for
+        each sample of the one that waits: of the i that an end finds, those that run grow while the way to it shrinks.
+        """
         return Change(step=step + self._num_steps) if self._refused_step == step else None
 
     def _courses(self, request: Request) -> list[Course]:

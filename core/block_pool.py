@@ -60,7 +60,7 @@ class BlockPool:
         self._log = log
         self.free: list[Block] = []  # stack: the last is taken first
         self.attribution: Attribution | None = None
-        self.keeps_unhashed_apart = free_order is FreeOrder.UNHASHED_FIRST
+        self._keeps_unhashed_apart = free_order is FreeOrder.UNHASHED_FIRST
         self._tells_evictions = type(eviction).on_evict is not EvictionPolicy.on_evict
 
     @property
@@ -182,7 +182,7 @@ class BlockPool:
         self._log.blocks(Event.FREE, request_id, freed)
         hashed = [block for block in freed if block.key is not None] if len(self.index) else []
         self.num_cached += len(hashed)
-        if self.keeps_unhashed_apart:
+        if self._keeps_unhashed_apart:
             if not hashed:
                 self.free += freed[::-1]
                 return

@@ -62,7 +62,30 @@ class PrivateKeys(BlockKeys):
         return PrivateKeys(owner)
 
 
-class HashKeys(BlockKeys):
+class ListedKeys(BlockKeys):
+    """Keys of the shared blocks are listed once any is asked for; those of the blocks behind them are private."""
+
+    def __init__(self, owner: int, num_shared: int) -> None:
+        self._owner = owner
+        self.num_shared = num_shared
+
+    @abstractmethod
+    def _shared_keys(self) -> list[BlockKey]:
+        """All of them; the same list every time."""
+
+    def key(self, index: int) -> BlockKey:
+        if index >= self.num_shared:
+            return private_key(self._owner, index)
+        return self._shared_keys()[index]
+
+    def keys(self, first: int, last: int) -> list[BlockKey]:
+        keys = self._shared_keys()[first:last]
+        if last > self.num_shared:
+            keys += [private_key(self._owner, index) for index in range(max(first, self.num_shared), last)]
+        return keys
+
+
+class HashKeys(ListedKeys):
     """From a trace's own chained block hashes, at any pool block that divides the trace's block or is a multiple of it.
 
     Blocks that are not wholly inside the prompt are private: the hashes cover the input only.
@@ -78,11 +101,10 @@ class HashKeys(BlockKeys):
         num_prompt_tokens: int,
         salt: int = 0,
     ) -> None:
-        self._owner = owner
+        super().__init__(owner, num_prompt_tokens // block_size)
         self._hash_ids = hash_ids
         self._hash_block_tokens = hash_block_tokens
         self._block_size = block_size
-        self.num_shared = num_prompt_tokens // block_size
         self._num_prompt_tokens = num_prompt_tokens
         self._salt = salt
         self._parts = hash_block_tokens // block_size  # pool blocks per trace block
@@ -93,17 +115,6 @@ class HashKeys(BlockKeys):
                 f"pool.block_size_tokens={block_size} neither divides nor is a multiple of the trace's hash block of "
                 f"{hash_block_tokens} tokens: prefix sharing would be lost; choose a divisor or a multiple"
             )
-
-    def key(self, index: int) -> BlockKey:
-        if index >= self.num_shared:
-            return private_key(self._owner, index)
-        return self._shared_keys()[index]
-
-    def keys(self, first: int, last: int) -> list[BlockKey]:
-        keys = self._shared_keys()[first:last]
-        if last > self.num_shared:
-            keys += [private_key(self._owner, index) for index in range(max(first, self.num_shared), last)]
-        return keys
 
     def _shared_keys(self) -> list[BlockKey]:
         if self._shared is None:
@@ -180,27 +191,15 @@ def key_chain(tokens: bytes, block_size: int, salt: int = 0) -> bytes:
     return b"".join(keys)
 
 
-class ChainKeys(BlockKeys):
+class ChainKeys(ListedKeys):
     """From a `key_chain` that was made before, and may be shared; blocks beyond it are private."""
 
     def __init__(self, owner: int, chain: bytes, num_prompt_blocks: int) -> None:
         """`num_prompt_blocks`: how many of the chain's blocks lie inside the prompt."""
-        self._owner = owner
+        super().__init__(owner, len(chain) // _KEY_BYTES)
         self._chain = chain
         self._num_prompt_blocks = num_prompt_blocks
-        self.num_shared = len(chain) // _KEY_BYTES
         self._keys: list[BlockKey] | None = None  # once any is asked for
-
-    def key(self, index: int) -> BlockKey:
-        if index >= self.num_shared:
-            return private_key(self._owner, index)
-        return self._shared_keys()[index]
-
-    def keys(self, first: int, last: int) -> list[BlockKey]:
-        keys = self._shared_keys()[first:last]
-        if last > self.num_shared:
-            keys += [private_key(self._owner, index) for index in range(max(first, self.num_shared), last)]
-        return keys
 
     def _shared_keys(self) -> list[BlockKey]:
         if self._keys is None:

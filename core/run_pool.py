@@ -64,8 +64,6 @@ class RunPool:
     Idle runs lie in order of release, and of the first its leaf is the next victim.
     """
 
-    keeps_unhashed_apart = True
-
     def __init__(self, num_blocks: int, log: DecisionLog, first_block_id: int = 0) -> None:
         self.num_blocks = num_blocks
         self.first_block_id = first_block_id

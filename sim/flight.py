@@ -179,7 +179,7 @@ class Flight:
                 pool.num_referenced,
             )
         )
-        return [sequence.request for sequence in ended] if ended else ended  # type: ignore[return-value]
+        return [sequence.request for sequence in ended]
 
     def _end(self, sequence: Sequence) -> None:
         """As `Scheduler.end`."""

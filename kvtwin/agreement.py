@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from itertools import combinations
 from statistics import median
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -71,36 +71,61 @@ def ks_distance(first: Floats, second: Floats) -> float | None:
     return float(np.abs(shares[0] - shares[1]).max())
 
 
-def ranking_agreement(
-    pairs: Sequence[tuple[str, float, float]], best: Callable[[Iterable[float]], float] = min
-) -> dict[str, Any]:
-    """Whether simulator and engine rank policies alike: (policy, simulated, measured) for one metric.
+class Ranked(NamedTuple):
+    """One configuration's figure of one metric; `spread_ratio` is what repeats on the engine differ by, if known."""
 
-    kendall_tau is tau-b (ties count for neither side), None when either side ties throughout. `best` is `min` for a
-    latency and `max` for a rate. Raises InputError for fewer than two policies.
+    name: str
+    simulated: float
+    measured: float
+    spread_ratio: float | None = None
+
+
+def ranking_agreement(
+    members: Sequence[Ranked], best: Callable[[Iterable[float]], float] = min
+) -> dict[str, float | int | bool | list[str] | None]:
+    """Whether simulator and engine rank configurations alike by one metric.
+
+    kendall_tau is tau-b (ties count for neither side), None when either side ties throughout. A pair is told apart if
+    its measured figures differ by more than the engine's own spread of either; num_told_apart is None where no spread
+    is known. `best` is `min` for a latency and `max` for a rate. O(members²). Raises InputError for fewer than two.
     """
-    if len(pairs) < 2:
-        raise InputError(f"a ranking needs at least two policies, got {len(pairs)}")
-    best_simulated = _holders(pairs, best, 1)
-    best_measured = _holders(pairs, best, 2)
+    if len(members) < 2:
+        raise InputError(f"a ranking needs at least two configurations, got {len(members)}")
+    best_simulated = _holders([(each.name, each.simulated) for each in members], best)
+    best_measured = _holders([(each.name, each.measured) for each in members], best)
+    pairs = list(combinations(members, 2))
+    apart = [pair for pair in pairs if _are_told_apart(*pair)]
+    has_spreads = any(None not in (one.spread_ratio, other.spread_ratio) for one, other in pairs)
     return {
-        "num_policies": len(pairs),
-        "kendall_tau": _kendall_tau(pairs),
+        "num_configurations": len(members),
+        "kendall_tau": _kendall_tau(members),
         "best_simulated": best_simulated,
         "best_measured": best_measured,
         "best_agrees": bool(set(best_simulated) & set(best_measured)),
+        "num_pairs": len(pairs),
+        "num_told_apart": len(apart) if has_spreads else None,
+        "num_told_apart_alike": sum(_are_ordered_alike(*pair) for pair in apart) if has_spreads else None,
     }
 
 
-def _holders(
-    pairs: Sequence[tuple[str, float, float]], best: Callable[[Iterable[float]], float], side: int
-) -> list[str]:
-    values = [float(pair[side]) for pair in pairs]
-    return [pair[0] for pair, value in zip(pairs, values, strict=True) if value == best(values)]
+def _are_told_apart(one: Ranked, other: Ranked) -> bool:
+    if one.spread_ratio is None or other.spread_ratio is None:
+        return False
+    spread = max(one.spread_ratio * one.measured, other.spread_ratio * other.measured)
+    return abs(one.measured - other.measured) > spread
 
 
-def _kendall_tau(pairs: Sequence[tuple[str, float, float]]) -> float | None:
-    simulated = np.array([np.sign(a[1] - b[1]) for a, b in combinations(pairs, 2)])
-    measured = np.array([np.sign(a[2] - b[2]) for a, b in combinations(pairs, 2)])
+def _are_ordered_alike(one: Ranked, other: Ranked) -> bool:
+    return (one.simulated - other.simulated) * (one.measured - other.measured) > 0
+
+
+def _holders(figures: Sequence[tuple[str, float]], best: Callable[[Iterable[float]], float]) -> list[str]:
+    best_figure = best(figure for _, figure in figures)
+    return [name for name, figure in figures if figure == best_figure]
+
+
+def _kendall_tau(members: Sequence[Ranked]) -> float | None:
+    simulated = np.array([np.sign(a.simulated - b.simulated) for a, b in combinations(members, 2)])
+    measured = np.array([np.sign(a.measured - b.measured) for a, b in combinations(members, 2)])
     untied = np.count_nonzero(simulated) * np.count_nonzero(measured)
     return float(np.dot(simulated, measured) / np.sqrt(untied)) if untied else None

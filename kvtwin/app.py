@@ -22,7 +22,7 @@ VERBS = {
     "parity": "replay recorded decision logs of other engines",
     "trace": "info, convert, export, sample, synth, fit",
     "model": "list shapes, fetch real weights, or convert to fewer KV heads",
-    "collect": "the rows of finished runs, whoever ran them; means over seeds",
+    "collect": "the rows of finished runs; means over seeds, rankings of validations",
     "compare": "run A against run B: differences, intervals, what is resolved",
     "report": "report.html of a finished run",
     "doctor": "check this installation",

@@ -6,8 +6,10 @@ error below the engine's own spread is not one the simulator can be blamed for.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -20,6 +22,7 @@ from kvtwin.agreement import ks_distance, paired_errors, relative_error, relativ
 from kvtwin.store import Run
 
 SCHEMA = "kvtwin.comparison/1"
+COMPARISON_FILE = "comparison.json"
 LATENCIES: Mapping[str, Callable[[RequestColumns], NDArray[np.float64]]] = {
     "ttft_s": RequestColumns.ttft_s,
     "tpot_s": RequestColumns.tpot_s,
@@ -74,6 +77,20 @@ def compare_runs(sim: Run, engine_runs: Sequence[Run], lockstep: Lockstep | None
         },
         "warm_repeats": {"repeats": _warm_repeats(engine_runs), "rule": WARM_RULE},
     }
+
+
+def read_comparison(folder: Path) -> dict[str, Any]:
+    """The comparison in the folder of a validation; raises InputError for a file that is none."""
+    file = folder / COMPARISON_FILE
+    try:
+        comparison = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(f"{file}: not readable as JSON ({error})") from None
+    found = comparison.get("schema") if isinstance(comparison, dict) else None
+    if found != SCHEMA:
+        raise InputError(f"{file}: schema is {found!r}, expected {SCHEMA!r}")
+    checked: dict[str, Any] = comparison
+    return checked
 
 
 def pair_requests(sim: RequestColumns, measured: RequestColumns) -> tuple[NDArray[np.intp], NDArray[np.intp]]:

@@ -38,11 +38,11 @@ class Repeats:
     @property
     def config(self) -> dict[str, Any]:
         """What the runs have in common."""
-        return _without(self.first["config"], *_VARIED)
+        return without(self.first["config"], *_VARIED)
 
     @property
     def labels(self) -> dict[str, Any]:
-        return _without(self.first["labels"], "seed", "run")
+        return without(self.first["labels"], "seed", "run")
 
     def figures(self) -> dict[str, Interval]:
         """Every metric that is a number, by its dotted name, over the seeds for which it is defined."""
@@ -82,7 +82,7 @@ def repeats_of(runs: Iterable[tuple[Summary, Path | None]]) -> list[Repeats]:
     """Runs and their folders by configuration, in order of first appearance. The same run made twice counts once."""
     groups: dict[str, dict[int, tuple[Summary, Path | None]]] = {}
     for summary, folder in runs:
-        key = json.dumps([summary["kind"], _without(summary["config"], *_VARIED)], sort_keys=True)
+        key = json.dumps([summary["kind"], without(summary["config"], *_VARIED)], sort_keys=True)
         groups.setdefault(key, {}).setdefault(summary["seed"], (summary, folder))
     return [_repeats(group) for group in groups.values()]
 
@@ -153,7 +153,7 @@ def _by_seed(folders: Iterable[Path]) -> dict[int, tuple[Summary, Path | None]]:
     return {summary["seed"]: (summary, folder) for summary, folder in runs}
 
 
-def _without(mapping: Mapping[str, Any], *names: str) -> dict[str, Any]:
+def without(mapping: Mapping[str, Any], *names: str) -> dict[str, Any]:
     return {name: value for name, value in mapping.items() if name not in names}
 
 

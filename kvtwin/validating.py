@@ -16,7 +16,7 @@ from core.errors import InputError
 from engine.loop import run_by_turns
 from kvtwin.binding import instantiate_one
 from kvtwin.calibration import Fit, check_enough_steps, fit_linear
-from kvtwin.comparison import Lockstep, compare_runs
+from kvtwin.comparison import COMPARISON_FILE, Lockstep, compare_runs
 from kvtwin.engine_runs import EngineResult, EngineRunner, load_engine_run
 from kvtwin.engine_setup import load_model
 from kvtwin.hardware_file import write_hardware_file
@@ -117,7 +117,7 @@ def _conclude(evidence: _Evidence, calibrator: EngineRunner, runner: EngineRunne
         runner.setup.experiment.model.name,
         calibrator.setup.experiment.trace.name,
     )
-    write_atomically(folder / "comparison.json", json.dumps(comparison, indent=1, allow_nan=False).encode())
+    write_atomically(folder / COMPARISON_FILE, json.dumps(comparison, indent=1, allow_nan=False).encode())
     return comparison
 
 

@@ -11,7 +11,14 @@ from synthetic_runs import request_arrays, step_arrays, synthetic_run
 
 from core.errors import InputError
 from core.metrics import Records, RequestColumns, StepColumns, compute_metrics
-from kvtwin.agreement import is_within_spread, ks_distance, ranking_agreement, relative_error, relative_spread
+from kvtwin.agreement import (
+    Ranked,
+    is_within_spread,
+    ks_distance,
+    ranking_agreement,
+    relative_error,
+    relative_spread,
+)
 from kvtwin.comparison import Lockstep, compare_runs, is_saturated
 from kvtwin.formatting import error_text, metric_label, metric_text
 from kvtwin.store import write_run
@@ -132,18 +139,31 @@ def test_a_queue_that_grows_is_labelled_saturated():
     assert is_saturated(RequestColumns.of(request_arrays(np.zeros(9), first_scheduled_s=np.arange(9.0)))) is None
 
 
+def ranked(*figures):
+    """(name, simulated, measured), each with a spread of a tenth between repeats on the engine."""
+    return [Ranked(*each, 0.1) for each in figures]
+
+
 def test_ranking_agreement_of_policies():
-    alike = ranking_agreement([("lru", 1.0, 1.2), ("sieve", 0.8, 0.9), ("fifo", 2.0, 1.9)])
+    alike = ranking_agreement(ranked(("lru", 1.0, 1.2), ("sieve", 0.8, 0.9), ("fifo", 2.0, 1.9)))
     assert alike["kendall_tau"] == 1.0
     assert alike["best_simulated"] == alike["best_measured"] == ["sieve"]
     assert alike["best_agrees"]
-    swapped = ranking_agreement([("lru", 1.0, 0.9), ("sieve", 0.8, 1.2), ("fifo", 2.0, 1.9)])
+    swapped = ranking_agreement(ranked(("lru", 1.0, 0.9), ("sieve", 0.8, 1.2), ("fifo", 2.0, 1.9)))
     assert swapped["kendall_tau"] == pytest.approx(1 / 3)
     assert not swapped["best_agrees"]
-    assert ranking_agreement([("a", 1.0, 1.0), ("b", 2.0, 2.0)], best=max)["best_measured"] == ["b"]
-    assert ranking_agreement([("a", 1.0, 1.0), ("b", 1.0, 2.0)])["kendall_tau"] is None
-    with pytest.raises(InputError, match="two policies"):
-        ranking_agreement([("a", 1.0, 1.0)])
+    assert ranking_agreement(ranked(("a", 1.0, 1.0), ("b", 2.0, 2.0)), best=max)["best_measured"] == ["b"]
+    assert ranking_agreement(ranked(("a", 1.0, 1.0), ("b", 1.0, 2.0)))["kendall_tau"] is None
+    with pytest.raises(InputError, match="two configurations"):
+        ranking_agreement(ranked(("a", 1.0, 1.0)))
+
+
+def test_only_what_the_engine_itself_tells_apart_counts_against_the_simulator():
+    figures = ("lru", 1.0, 0.98), ("sieve", 0.9, 1.0), ("fifo", 2.0, 1.9)  # lru and sieve: within a tenth of each other
+    close = ranking_agreement(ranked(*figures))
+    assert [close[f"num_{name}"] for name in ("pairs", "told_apart", "told_apart_alike")] == [3, 2, 2]
+    assert not close["best_agrees"]
+    assert ranking_agreement([Ranked(*each) for each in figures])["num_told_apart"] is None, "one repeat: no spread"
 
 
 def test_small_statistics():

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
-from command import Finished, Kvtwin, in_folder, row, summary_of, write_trace
+from command import Kvtwin, in_folder, row, summary_of, write_trace
 
 pytest.importorskip("torch", reason="torch is in the extra `engine`")
 pytest.importorskip("plotly", reason="plotly is in the extra `report`")
@@ -29,7 +29,6 @@ TINY = ("model=tiny", "engine.weights=random", "engine.dtype=float32")
 SMALL = ("trace.limit=30", "trace.length_scale=1/16", "trace.rate_scale=100")
 PRESSED = (*SMALL, "pool.num_blocks=24", "admission=greedy")
 CALIBRATION = "validate.calibration.trace.limit=10"
-MODES = {"recompute": "preemption=recompute", "swap": "preemption=swap pool.host_blocks=60"}
 
 
 @pytest.fixture
@@ -37,35 +36,44 @@ def kvtwin(tmp_path, monkeypatch, capsys) -> Kvtwin:
     return in_folder(tmp_path, monkeypatch, capsys)
 
 
-class Validated(NamedTuple):
-    finished: Finished
-    folder: Path
-
-    def read(self, name: str) -> dict:
-        return json.loads((self.folder / name).read_text())
+def read(folder: Path, name: str) -> dict:
+    return json.loads((folder / name).read_text())
 
 
-@pytest.fixture(params=MODES)
-def validated(request, kvtwin) -> Validated:
-    words = (*TINY, *PRESSED, CALIBRATION, *MODES[request.param].split())
-    return Validated(kvtwin("validate", *words, "validate.repeats=1", "out=run"), Path("run"))
-
-
-def test_under_pressure_the_decisions_are_the_same_and_the_times_stand_side_by_side(validated, kvtwin):
-    finished, folder = validated
+def test_under_pressure_the_decisions_are_the_same_and_the_times_stand_side_by_side(kvtwin):
+    words = (*TINY, *PRESSED, CALIBRATION, "pool.host_blocks=60", "validate.repeats=1", "out=run${hydra:job.num}")
+    finished = kvtwin("validate", "-m", *words, "preemption=recompute,swap")
     assert finished.status == 0, finished
-    assert "decisions: identical (" in finished.out
+    assert finished.out.count("decisions: identical (") == 2
     assert finished.errors[0].startswith("note: random weights, seed 0")
-    simulated, measured = validated.read("sim/summary.json"), validated.read("engine-1/summary.json")
+    for number, mode in enumerate(("recompute", "swap")):
+        check_validation(Path(f"run{number}"), mode)
+
+    # What the two say together: does the simulator rank them as the engine does?
+    ranking = read(Path(finished.out.splitlines()[-1]).parent, "ranking.json")
+    assert list(ranking["configurations"]) == ["recompute", "swap"]
+    throughput = ranking["configurations"]["swap"]["metrics"]["output_tokens_per_s"]
+    assert throughput == read(Path("run1"), "comparison.json")["metrics"]["output_tokens_per_s"]
+    assert ranking["agreement"]["output_tokens_per_s"]["kendall_tau"] in (1, -1)
+
+    calibrated = kvtwin("sim", "cost=calibrated", "cost.path=run0/hardware.yaml", "trace.limit=5")
+    assert calibrated.status == 0
+    page = Path("run0/report.html")
+    page.unlink()
+    assert kvtwin("report", "run0").out.strip() == str(page)
+
+
+def check_validation(folder: Path, mode: str) -> None:
+    simulated, measured = read(folder, "sim/summary.json"), read(folder, "engine-1/summary.json")
     for side in (simulated, measured):
         assert side["metrics"]["num_evictions"] > 0
         assert side["metrics"]["num_preemptions"] > 0
     assert all(num > 0 for kind, num in measured["engine"]["shadow_checked"].items() if kind in ("read", "hit"))
-    swaps = measured["config"]["preemption"]["mode"] == "swap"
-    assert (measured["metrics"]["swapped_bytes"] > 0) == swaps
-    assert (measured["metrics"]["recomputed_tokens"] > 0) != swaps
+    assert measured["config"]["preemption"]["mode"] == mode
+    assert (measured["metrics"]["swapped_bytes"] > 0) == (mode == "swap")
+    assert (measured["metrics"]["recomputed_tokens"] > 0) == (mode == "recompute")
 
-    comparison = validated.read("comparison.json")
+    comparison = read(folder, "comparison.json")
     assert comparison["lockstep"]["identical"] is True
     assert comparison["lockstep"]["num_decisions"] == measured["decisions"]["num"]
     assert comparison["first_difference"] is None
@@ -77,12 +85,6 @@ def test_under_pressure_the_decisions_are_the_same_and_the_times_stand_side_by_s
     assert comparison["unmatched"] == {"simulated_only": [], "measured_only": []}
     assert comparison["calibration"]["trace"] != measured["trace"]["name"]
     assert (folder / "report.html").stat().st_size > 1_000_000
-
-    calibrated = kvtwin("sim", "cost=calibrated", f"cost.path={folder / 'hardware.yaml'}", "trace.limit=5")
-    assert calibrated.status == 0
-    page = folder / "report.html"
-    page.unlink()
-    assert kvtwin("report", str(folder)).out.strip() == str(page)
 
 
 class Recorded(NamedTuple):

@@ -1,44 +1,56 @@
-"""`kvtwin collect FOLDER...`: the rows of finished runs, whichever launcher ran them, and means over their seeds."""
+"""`kvtwin collect FOLDER...`: the rows of finished runs, whichever launcher ran them; means over seeds, rankings."""
 
 from __future__ import annotations
 
 import csv
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from core.errors import InputError
 from kvtwin.arguments import Arguments
+from kvtwin.comparison import COMPARISON_FILE
 from kvtwin.failures import tell
+from kvtwin.ranking import rankings_of, read_validated, why_no_ranking
+from kvtwin.ranking_tables import print_rankings
 from kvtwin.repeats import numbers_in, repeats_of
 from kvtwin.seeds_tables import print_seeds
 from kvtwin.store import read_summary
 from kvtwin.tables import print_sweep
+from kvtwin.verbs.finishing import note
 
 Row = tuple[dict[str, Any], Path]
+T = TypeVar("T")
 
 
 def run(args: Sequence[str]) -> int:
     """1 if some summary could not be read; the rows of the others are printed all the same."""
     options = _parser().parse_args(args)
-    files = [file for folder in options.folders for file in _summaries_below(Path(folder))]
+    folders = [Path(folder) for folder in options.folders]
+    files = _files_below(folders, "summary.json")
     if not files:
         raise InputError(f"collect: no finished run below {', '.join(options.folders)}")
-    rows, num_unreadable = _read(files)
+    rows = _read(files, lambda folder: (read_summary(folder), folder))
+    num_unreadable = len(files) - len(rows)
     rows.sort(key=lambda row: _order(row[0]))
-    whole = [row for row in rows if not row[0]["interrupted"]]
     if options.json:
         print(json.dumps([_record(*row) for row in rows], indent=1))
     elif options.csv:
         _write_csv([_record(*row) for row in rows])
-    elif whole:
-        print_sweep([_labelled(*row) for row in whole])
-        repeats = [each for each in repeats_of(whole) if len(each.runs) > 1]
-        if repeats:
-            print_seeds(repeats)
+    else:
+        _print_rows([row for row in rows if not row[0]["interrupted"]])
+        num_unreadable += _print_rankings(folders)
     return 1 if num_unreadable else 0
+
+
+def _print_rows(whole: Sequence[Row]) -> None:
+    if whole:
+        print_sweep([_labelled(*row) for row in whole])
+    repeats = [each for each in repeats_of(whole) if len(each.runs) > 1]
+    if repeats:
+        print_seeds(repeats)
 
 
 def _parser() -> Arguments:
@@ -52,20 +64,33 @@ def _parser() -> Arguments:
     return parser
 
 
-def _summaries_below(folder: Path) -> list[Path]:
-    if not folder.is_dir():
-        raise InputError(f"collect: no folder {folder}")
-    return sorted(folder.rglob("summary.json"))
+def _files_below(folders: Sequence[Path], name: str) -> list[Path]:
+    for folder in folders:
+        if not folder.is_dir():
+            raise InputError(f"collect: no folder {folder}")
+    return [file for folder in folders for file in sorted(folder.rglob(name))]
 
 
-def _read(files: Sequence[Path]) -> tuple[list[Row], int]:
-    rows = []
+def _read(files: Sequence[Path], read: Callable[[Path], T]) -> list[T]:
+    """What `read` makes of the folder of each file; those of which it makes nothing are told."""
+    found = []
     for file in files:
         try:
-            rows.append((read_summary(file.parent), file.parent))
+            found.append(read(file.parent))
         except InputError as error:
             tell(str(error))
-    return rows, len(files) - len(rows)
+    return found
+
+
+def _print_rankings(folders: Sequence[Path]) -> int:
+    """Whether simulator and engine rank alike what was validated below the folders; the number of unreadable ones."""
+    files = _files_below(folders, COMPARISON_FILE)
+    validated = _read(files, read_validated)
+    rankings = rankings_of(validated)
+    print_rankings(rankings)
+    if validated and not rankings:
+        note(why_no_ranking(len(validated)))
+    return len(files) - len(validated)
 
 
 def _order(summary: Mapping[str, Any]) -> str:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
 from core.errors import InputError
+from kvtwin.comparison import COMPARISON_FILE, read_comparison
 from kvtwin.report import write_report, write_run_report
 from kvtwin.store import read_run
-
-COMPARISON_FILE = "comparison.json"
 
 
 def run(args: Sequence[str]) -> int:
@@ -27,9 +25,5 @@ def run(args: Sequence[str]) -> int:
 
 
 def _write_validation(path: Path, page: Path) -> None:
-    try:
-        comparison = json.loads((path / COMPARISON_FILE).read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise InputError(f"{path / COMPARISON_FILE}: not readable as JSON ({error})") from None
     repeats = sorted(path.glob("engine-*"), key=lambda folder: int(folder.name.partition("-")[2]))
-    write_report(page, read_run(path / "sim"), [read_run(repeat) for repeat in repeats], comparison)
+    write_report(page, read_run(path / "sim"), [read_run(repeat) for repeat in repeats], read_comparison(path))

@@ -13,6 +13,7 @@ from core.request import Request, Sequence
 from engine.sampling import sample, uniform_draws
 from engine.step_row import StepRows
 from engine.tokens import SequenceTokens, TokenStore
+from engine.transfers import NOTHING
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +29,6 @@ class Sampling:
 
 
 GREEDY = Sampling()
-
-_NONE = np.empty(0, dtype=np.int64)
 
 
 class Drawn(NamedTuple):
@@ -66,7 +65,7 @@ class Draws:
         if len(wanted) < len(rows):
             places = wanted.tolist()
             sequences, tokens, ends = [sequences[row] for row in places], [tokens[row] for row in places], ends[wanted]
-        plain = cls(sampling, sequences, tokens, ends, np.arange(len(wanted)), len(wanted), _NONE)
+        plain = cls(sampling, sequences, tokens, ends, np.arange(len(wanted)), len(wanted), NOTHING)
         if all(sequence.request.num_samples == 1 and not sequence.request.is_beam_search for sequence in sequences):
             return plain
         return plain._with_samples(store)
@@ -90,21 +89,34 @@ class Draws:
             any(sequence.request.is_beam_search for sequence in self.sequences),
         )
 
+    def a_token_further(self) -> Draws:
+        """Those of rows that follow, where each row draws once."""
+        return Draws(
+            self.sampling,
+            self.sequences,
+            self.tokens,
+            self.positions + 1,
+            self.logit_rows,
+            self.num_logits,
+            self.scored,
+            self.beside_searches,
+        )
+
     def __len__(self) -> int:
         return len(self.sequences)
 
     def arrays(self) -> list[np.ndarray]:
         """What `compute` needs on the device, int64: rows of logits, scored draws, and the bits of uniform numbers."""
-        return [self.logit_rows, self.scored, self._uniform().view(np.int64)]
+        return [self.logit_rows, self.scored, self._uniform_bits()]
 
-    def _uniform(self) -> np.ndarray:
+    def _uniform_bits(self) -> np.ndarray:
         """A sample has a stream of its own; a draw depends on seed, stream and position alone."""
         if self.sampling.temperature == 0:
-            return np.empty(0)
+            return NOTHING
         streams = [sequence.request.request_id + (sequence.index << 32) for sequence in self.sequences]
-        return uniform_draws(self.sampling.seed, np.array(streams, dtype=np.int64), self.positions)
+        uniform = uniform_draws(self.sampling.seed, np.array(streams, dtype=np.int64), self.positions)
+        return uniform.view(np.int64)
 
-    @torch.inference_mode()
     def compute(
         self, logits: Tensor, logit_rows: Tensor, scored: Tensor, uniform_bits: Tensor
     ) -> tuple[Tensor, Tensor]:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from core.interfaces import Block
 from core.plan import BlockCopy, StepPlan
 from core.request import Request, Sequence
 from engine.batch import BatchInput
@@ -23,10 +23,10 @@ from engine.row_tables import DeviceTables
 from engine.shadow import Shadow
 from engine.shared_prefixes import Sharing
 from engine.step_inputs import StepInputs, StepPacker
-from engine.step_planner import StepPlanner
+from engine.step_planner import StepPlanner, TablesOf
 from engine.step_row import StepRow, StepRows
 from engine.tokens import SequenceTokens, TokenStore
-from engine.transfers import Reading
+from engine.transfers import Reading, Sender
 
 NEAR_TIE_LOGITS = 1e-3
 """Two best logits closer than this may swap places when the order of additions changes."""
@@ -134,13 +134,14 @@ class TorchExecutor:
         self._kv = kv
         self._sampling = sampling
         self._shadow = shadow
-        self._group_tables = group_tables
         self._packer = StepPacker(len(decoder.shape.kv_groups()), kv.block_size, sharing)
-        self._planner = StepPlanner(tokens, self._packer.tables, self._block_tables)
+        self._planner = StepPlanner(tokens, self._packer.tables, _tables_reader(group_tables))
         self._tables = DeviceTables(decoder.device)
+        self._sender = Sender(decoder.device)
         self._memory = Memory(kv, host_kv)
         self._unfinished: RunningStep | None = None
         self._newest = Newest([], [])
+        self._last_draws: Draws | None = None
 
     @property
     def num_near_ties(self) -> int:
@@ -186,11 +187,12 @@ class TorchExecutor:
             step.has_begun = True
             step.running = self._begin(step)
 
+    @torch.inference_mode()
     def _begin(self, step: PreparedStep) -> RunningStep | None:
         self._move_blocks(step.plan, self._memory)
         if step.inputs is None:
             return None
-        draws = Draws.of(step.rows, self.tokens, self._sampling)
+        draws = self._draws(step.rows)
         batch, further = self._send(step.rows, step.inputs, draws.arrays())
         logits = self._decoder.forward(batch, self._kv)
         token_ids, results = draws.compute(logits, *further)
@@ -198,6 +200,15 @@ class TorchExecutor:
             batch, draws, token_ids, Reading(results), logits if draws.beside_searches else None
         )
         return self._unfinished
+
+    def _draws(self, rows: StepRows) -> Draws:
+        last = self._last_draws
+        if last is not None and last.sequences is rows.sequences:  # every row draws, as in the step before
+            draws = last.a_token_further()
+        else:
+            draws = Draws.of(rows, self.tokens, self._sampling)
+        self._last_draws = draws
+        return draws
 
     def _check(self, step: PreparedStep, shadow: Shadow, running: RunningStep | None) -> None:
         """Repeats what the step did on the tags, once all of its tokens are known."""
@@ -232,16 +243,11 @@ class TorchExecutor:
 
     # ---- the batch ------------------------------------------------------------------------------------------------
 
-    def _block_tables(self, sequence: Sequence) -> SequenceOf[SequenceOf[Block | None]]:
-        if not self._group_tables:
-            return sequence.tables
-        return [sequence.tables[table] for table in self._group_tables]
-
     def _send(
         self, rows: StepRows, inputs: StepInputs, further: SequenceOf[np.ndarray]
     ) -> tuple[BatchInput, list[Tensor]]:
         coming = self._tokens_to_come(rows)
-        batch, sent = inputs.send(self._token_ids(rows), [*coming, *further], self._tables, self._decoder.device)
+        batch, sent = inputs.send(self._token_ids(rows), [*coming, *further], self._tables, self._sender)
         if self._unfinished is not None and len(coming[0]):
             batch.token_ids.index_copy_(0, sent[0], self._unfinished.token_ids.index_select(0, sent[1]))
         return batch, sent[len(coming) :]
@@ -279,7 +285,7 @@ class TorchExecutor:
         self.num_sampled += len(draws)
         for draw, score in zip(draws.scored.tolist(), drawn.scores, strict=True):
             draws.tokens[draw].score += score
-        for draw in np.flatnonzero(drawn.margins < NEAR_TIE_LOGITS).tolist():
+        for draw in (drawn.margins < NEAR_TIE_LOGITS).nonzero()[0].tolist():
             sequence, position = draws.sequences[draw], int(draws.positions[draw])
             self.near_ties.append(NearTie(sequence.request.request_id, sequence.index, position))
         token_ids = list(map(SequenceTokens.append, draws.tokens, drawn.token_ids))
@@ -309,6 +315,14 @@ class TorchExecutor:
         if margin < NEAR_TIE_LOGITS:
             position = self.tokens.of(request.live[0]).num_known - 1
             self.near_ties += [NearTie(request.request_id, beam.index, position) for beam in request.live]
+
+
+def _tables_reader(group_tables: SequenceOf[int]) -> TablesOf:
+    """Reads a sequence's block tables: all of them, or those of these numbers."""
+    if group_tables:
+        return lambda sequence: [sequence.tables[table] for table in group_tables]
+    read: TablesOf = attrgetter("tables")
+    return read
 
 
 def _block_copies(moves: Mapping[int, int]) -> list[BlockCopy]:

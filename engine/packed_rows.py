@@ -45,13 +45,29 @@ class PackedRows:
         return cls(
             num_decodes,
             num_kv_tokens,
-            -(-num_kv_tokens // block_size),
+            (num_kv_tokens - 1) // block_size + 1,
             positions,
             owner,
             column,
             offset,
             row_start[num_decodes:] - row_start[num_decodes],
             row_start[1:][sampled] - 1,
+        )
+
+    def a_token_further(self, block_size: int) -> PackedRows:
+        """Of rows of one token each: those that follow."""
+        positions = self.num_kv_tokens
+        column, offset = np.divmod(positions, block_size)
+        return PackedRows(
+            self.num_decodes,
+            positions + 1,
+            column + 1,
+            positions,
+            self.owner,
+            column,
+            offset,
+            self.query_start,
+            self.sample_rows,
         )
 
     @property

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from core.interfaces import Block
 from core.request import Sequence
+from engine.transfers import NOTHING
 
 _UNREAD = 0
 """A block id that every memory has, where a block left its group's window and has no id any more: it is never read."""
@@ -46,7 +47,7 @@ class RowTables:
         self.num_blocks = np.zeros((num_groups, _FIRST_ROWS), dtype=np.int64)
         self._rows: dict[Sequence, _Row] = {}
         self._free = list(range(_FIRST_ROWS))[::-1]
-        self._changes: list[_RowChange] = []
+        self._changes = _Changes([], [], [[] for _ in range(num_groups)], [[] for _ in range(num_groups)])
 
     def place(self, sequence: Sequence, tables: SequenceOf[SequenceOf[Block | None]]) -> int:
         """The sequence's row, which from now on holds its tables, one a KV group."""
@@ -69,16 +70,12 @@ class RowTables:
 
     def take_changes(self) -> tuple[TableChanges, list[tuple[np.ndarray, np.ndarray]]]:
         """What was written since the last call; and by group the rows written to, with the first column of each."""
-        num_groups, num_rows, num_columns = self.ids.shape
-        firsts: list[tuple[list[int], list[int]]] = [([], []) for _ in range(num_groups)]
-        places = [(change.group * num_rows + change.row) * num_columns + change.columns for change in self._changes]
-        block_ids = [change.block_ids for change in self._changes]
-        for change in self._changes:
-            firsts[change.group][0].append(change.row)
-            firsts[change.group][1].append(int(change.columns[0]))
-        self._changes = []
-        changes = TableChanges(self.ids.shape, _joined(places), _joined(block_ids))
-        return changes, [(np.array(rows, np.int64), np.array(columns, np.int64)) for rows, columns in firsts]
+        shape, (places, block_ids, rows, columns) = self.ids.shape, self._changes
+        changes = TableChanges(shape, _array(places), _array(block_ids))
+        written = [(_array(own), _array(first)) for own, first in zip(rows, columns, strict=True)]
+        for noted in (places, block_ids, *rows, *columns):
+            noted.clear()
+        return changes, written
 
     def _write(self, group: int, row: _Row, table: list[Block | None]) -> None:
         kept = row.tables[group]
@@ -87,12 +84,21 @@ class RowTables:
         if len(table) > self.ids.shape[2]:
             self._grow(self.ids.shape[1], 2 * len(table))
         self.num_blocks[group, row.number] = len(table)
-        new = np.array([_UNREAD if block is None else block.block_id for block in table[num_same:]], dtype=np.int64)
+        new = [_UNREAD if block is None else block.block_id for block in table[num_same:]]
         into = self.ids[group, row.number, num_same : len(table)]
-        columns = np.flatnonzero(into != new)
-        if columns.size:
-            into[columns] = block_ids = new[columns]
-            self._changes.append(_RowChange(group, row.number, num_same + columns, block_ids))
+        pairs = enumerate(zip(into.tolist(), new, strict=True))
+        differ = [place for place, (old, block_id) in pairs if old != block_id]
+        if differ:
+            into[:] = new
+            self._note(group, row.number, [num_same + place for place in differ], [new[place] for place in differ])
+
+    def _note(self, group: int, row: int, columns: list[int], block_ids: list[int]) -> None:
+        places, all_block_ids, rows, first_columns = self._changes
+        start = (group * self.ids.shape[1] + row) * self.ids.shape[2]
+        places += [start + column for column in columns]
+        all_block_ids += block_ids
+        rows[group].append(row)
+        first_columns[group].append(columns[0])
 
     def _begin(self, sequence: Sequence) -> _Row:
         if not self._free:
@@ -111,10 +117,12 @@ class RowTables:
             self._free += range(num_rows, 2 * num_rows)
 
     def _grow(self, num_rows: int, num_columns: int) -> None:
-        _, old_rows, old_columns = self.ids.shape
+        _, old_rows, old_columns = old_shape = self.ids.shape
         new_rows, new_columns = num_rows - old_rows, num_columns - old_columns
         self.ids = np.pad(self.ids, ((0, 0), (0, new_rows), (0, new_columns)))
         self.num_blocks = np.pad(self.num_blocks, ((0, 0), (0, new_rows)))
+        places = np.unravel_index(_array(self._changes.places), old_shape)
+        self._changes.places[:] = np.ravel_multi_index(places, self.ids.shape).tolist()
 
 
 class DeviceTables:
@@ -135,6 +143,8 @@ class DeviceTables:
 
     def rows(self, group: int, rows: Tensor, num_columns: int) -> Tensor:
         """[len(rows), num_columns], a copy."""
+        if not len(rows):
+            return self._ids.new_empty(0, num_columns)
         return self._ids.select(0, group).narrow(1, 0, num_columns).index_select(0, rows)
 
 
@@ -145,12 +155,14 @@ class _Row(NamedTuple):
     tables: list[list[Block | None]]
 
 
-class _RowChange(NamedTuple):
-    group: int
-    row: int
-    columns: np.ndarray
-    block_ids: np.ndarray
+class _Changes(NamedTuple):
+    """places, block_ids: as in `TableChanges`; rows, first_columns: by group, of each change of a row."""
+
+    places: list[int]
+    block_ids: list[int]
+    rows: list[list[int]]
+    first_columns: list[list[int]]
 
 
-def _joined(arrays: list[np.ndarray]) -> np.ndarray:
-    return np.concatenate(arrays) if arrays else np.empty(0, dtype=np.int64)
+def _array(numbers: list[int]) -> np.ndarray:
+    return np.array(numbers, dtype=np.int64) if numbers else NOTHING

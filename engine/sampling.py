@@ -17,7 +17,6 @@ class Sampled:
     margins: Tensor
 
 
-@torch.inference_mode()
 def sample(logits: Tensor, temperature: float, uniform: Tensor, top_k: int = 0, top_p: float = 1.0) -> Sampled:
     """One token per row of logits [num_rows, vocab_size].
 
@@ -32,7 +31,6 @@ def sample(logits: Tensor, temperature: float, uniform: Tensor, top_k: int = 0, 
     return Sampled(_inverse_cdf(scaled_logits, uniform), greedy.margins)
 
 
-@torch.inference_mode()
 def best(logits: Tensor) -> Sampled:
     """The greatest of each row of logits [num_rows, vocab_size], the lowest id of equals: temperature 0.
 

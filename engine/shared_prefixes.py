@@ -64,6 +64,7 @@ class SharedPrefixes:
         self._rows = np.empty(0, dtype=np.int64)
         self._place = np.empty(0, dtype=np.int64)  # by row of the tables, where it is in `_rows`; -1: nowhere
         self._common = np.empty(0, dtype=np.int64)
+        self._most_common = 0
         self._heights = np.empty(0, dtype=np.int64)
         self._runs: list[SharedRun] = []
 
@@ -80,15 +81,17 @@ class SharedPrefixes:
         num_whole_blocks: [num_decodes], blocks that its new token is not in; changed_rows: rows of the tables written
         to since the last call, each from its first column on
         """
-        width = int(num_whole_blocks.max(initial=0))
-        if np.array_equal(rows, self._rows):
-            if changed_rows.size:
-                self._compare_again(tables[:, :width], changed_rows, first_columns)
-        else:
+        if rows is not self._rows and not np.array_equal(rows, self._rows):
             self._rows = rows
             self._place = np.full(len(tables), -1)
             self._place[rows] = np.arange(len(rows))
-            self._common = common_blocks(tables[:, :width], rows[:-1], rows[1:])
+            whole_tables = tables[:, : int(num_whole_blocks.max(initial=0))]
+            self._note(common_blocks(whole_tables, rows[:-1], rows[1:]))
+        elif changed_rows.size and int(first_columns.min()) <= self._most_common:
+            whole_tables = tables[:, : int(num_whole_blocks.max(initial=0))]
+            self._compare_again(whole_tables, changed_rows, first_columns)
+        if not self._most_common:
+            return []
         heights = np.minimum(self._common, np.minimum(num_whole_blocks[:-1], num_whole_blocks[1:]))
         if not np.array_equal(heights, self._heights):
             self._heights = heights
@@ -104,6 +107,10 @@ class SharedPrefixes:
             pair = pair[is_pair]
             pair = pair[first_columns[known][is_pair] <= self._common[pair]]
             self._common[pair] = common_blocks(tables, self._rows[pair], self._rows[pair + 1])
+        self._note(self._common)
+
+    def _note(self, common: np.ndarray) -> None:
+        self._common, self._most_common = common, int(common.max(initial=0))
 
 
 def common_blocks(tables: np.ndarray, rows: np.ndarray, others: np.ndarray) -> np.ndarray:

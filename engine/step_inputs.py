@@ -7,7 +7,6 @@ from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from engine.batch import BatchInput, GroupTables, decode_runs
@@ -15,7 +14,7 @@ from engine.packed_rows import PackedRows
 from engine.row_tables import DeviceTables, RowTables, TableChanges
 from engine.shared_prefixes import SharedPrefixes, SharedRun, Sharing
 from engine.step_row import StepRows
-from engine.transfers import to_device
+from engine.transfers import NOTHING, Sender
 
 
 class StepInputs(NamedTuple):
@@ -31,24 +30,24 @@ class StepInputs(NamedTuple):
     shared_runs: list[list[SharedRun]]
 
     def send(
-        self, token_ids: np.ndarray, further: SequenceOf[np.ndarray], tables: DeviceTables, device: torch.device
+        self, token_ids: np.ndarray, further: SequenceOf[np.ndarray], tables: DeviceTables, sender: Sender
     ) -> tuple[BatchInput, list[Tensor]]:
         """The tensors, by one copy to the device; brings its tables up to date. Nothing waits.
 
         token_ids: int64 [num_tokens]; further: int64 arrays that go along, returned as tensors.
         """
-        packed, num_decodes = self.packed, self.packed.num_decodes
-        rows = [token_ids, packed.positions, packed.num_kv_tokens[:num_decodes], packed.query_start]
-        rows += [packed.num_kv_tokens[num_decodes:], packed.sample_rows]
-        changes = [self.changes.places, self.changes.block_ids, self.table_rows]
-        sent = iter(to_device([*changes, *rows, *self.slot_mappings, *further], device))
-        places, block_ids, table_rows = islice(sent, len(changes))
-        token_ids_there, positions, decode_num_kv, query_start, prefill_num_kv, sample_rows = islice(sent, len(rows))
+        packed = self.packed
+        rows = [token_ids, packed.positions, packed.query_start, packed.sample_rows]
+        rows += _split(packed.num_kv_tokens, packed.num_decodes)
+        changes = [self.changes.places, self.changes.block_ids, *_split(self.table_rows, packed.num_decodes)]
+        sent = iter(sender.send([*changes, *rows, *self.slot_mappings, *further]))
+        places, block_ids, decode_rows, prefill_rows = islice(sent, len(changes))
+        token_ids_there, positions, query_start, sample_rows, decode_num_kv, prefill_num_kv = islice(sent, len(rows))
         tables.change(self.changes.shape, places, block_ids)
         groups = []
         for group, runs in enumerate(self.shared_runs):
-            decoding = tables.rows(group, table_rows[:num_decodes], packed.num_decode_columns)
-            prefilling = tables.rows(group, table_rows[num_decodes:], packed.num_prefill_columns)
+            decoding = tables.rows(group, decode_rows, packed.num_decode_columns)
+            prefilling = tables.rows(group, prefill_rows, packed.num_prefill_columns)
             groups.append(GroupTables(next(sent), decoding, prefilling, decode_runs(runs, decoding, decode_num_kv)))
         batch = BatchInput(
             token_ids_there, positions, tuple(groups), decode_num_kv, query_start, prefill_num_kv, sample_rows
@@ -63,25 +62,41 @@ class StepPacker:
         self.tables = RowTables(num_groups)
         self._block_size = block_size
         self._sharing = [rule and SharedPrefixes(rule, block_size) for rule in sharing or (None,) * num_groups]
+        self._last: tuple[StepRows, PackedRows] | None = None
 
     def inputs(self, rows: StepRows) -> StepInputs:
         """The rows' tables are placed. Raises ValueError where a table is shorter than its tokens."""
         table_rows = rows.table_rows
-        packed = PackedRows.of(rows.num_new, rows.start, np.flatnonzero(rows.wants_logits), self._block_size)
+        packed = self._packed(rows)
         self._require_long_enough(packed, table_rows)
         changes, written = self.tables.take_changes()
-        owners, whole = table_rows[packed.owner], packed.num_blocks[: packed.num_decodes] - 1
+        owners = table_rows if len(packed.owner) == len(rows) else table_rows[packed.owner]
+        decoding, _ = _split(table_rows, packed.num_decodes)
+        whole = packed.column[: packed.num_decodes]
         slot_mappings, shared_runs = [], []
         for ids, sharing, (changed_rows, first_columns) in zip(self.tables.ids, self._sharing, written, strict=True):
             slot_mappings.append(ids[owners, packed.column] * self._block_size + packed.offset)
-            decoding = table_rows[: packed.num_decodes]
             shared_runs.append(sharing.runs(decoding, ids, whole, changed_rows, first_columns) if sharing else [])
         return StepInputs(packed, table_rows, changes, slot_mappings, shared_runs)
 
+    def _packed(self, rows: StepRows) -> PackedRows:
+        if self._last is not None and rows.follow(self._last[0]):
+            packed = self._last[1].a_token_further(self._block_size)
+        else:
+            wanted = np.flatnonzero(rows.wants_logits)
+            packed = PackedRows.of(rows.num_new, rows.start, wanted, self._block_size)
+        self._last = rows, packed
+        return packed
+
     def _require_long_enough(self, packed: PackedRows, table_rows: np.ndarray) -> None:
-        num_blocks = self.tables.num_blocks[:, table_rows]
+        num_blocks = self.tables.num_blocks.take(table_rows, axis=1)
         if (num_blocks < packed.num_blocks).any():
             group, row = np.argwhere(num_blocks < packed.num_blocks)[0]
             raise ValueError(
                 f"row {row}: {packed.num_blocks[row]} blocks are needed, its table has {num_blocks[group, row]}"
             )
+
+
+def _split(array: np.ndarray, num_first: int) -> tuple[np.ndarray, np.ndarray]:
+    """Its first elements and the others; the array itself, where these are none."""
+    return (array, NOTHING) if num_first == len(array) else (array[:num_first], array[num_first:])

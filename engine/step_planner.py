@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from collections.abc import Sequence as SequenceOf
-from dataclasses import replace
 
 import numpy as np
 
@@ -26,26 +25,28 @@ class StepPlanner:
         self._tables = tables
         self._tables_of = tables_of
         self._last = StepRows.of([])
+        self._last_ranks: list[int] = []  # of the last rows, where each has decoded; else empty
+        self._context_tokens = 0  # of theirs
 
     def rows(self, plan: StepPlan) -> StepRows:
         """The plan's work; puts the sequences' tables into their rows."""
         self._last = self._next(plan) or self._anew(plan)
+        self._context_tokens = plan.decode_context_tokens
         return self._last
 
     def _next(self, plan: StepPlan) -> StepRows | None:
         """Those of the step before, a token further; None where this step's are not these.
 
-        The plan's sum of contexts tells whether they are: a sequence that decodes again has one token more.
+        No rank is given twice, and members that are listed alike are in running order alike. The sums of contexts tell
+        whether each has one token more.
         """
-        last = self._last
-        if plan.chunks or not last.sequences or plan.decoding() != last.sequences:
+        ranks = self._last_ranks
+        if not ranks or plan.chunks or plan.held or plan.searches or list(plan.batch.members) != ranks:
             return None
-        start = last.start + 1
-        num_context_tokens = int(start.sum()) + len(last)
-        if num_context_tokens != plan.decode_context_tokens or plan.searches or not last.wants_logits.all():
+        if plan.decode_context_tokens != self._context_tokens + len(ranks):
             return None
-        self._tables.bring_up_to_date(last.sequences, map(self._tables_of, last.sequences))
-        return replace(last, start=start)
+        self._tables.bring_up_to_date(self._last.sequences, map(self._tables_of, self._last.sequences))
+        return self._last.a_token_further()
 
     def _anew(self, plan: StepPlan) -> StepRows:
         chunks = sorted(plan.chunks, key=lambda chunk: chunk.num_new > 1)
@@ -59,4 +60,7 @@ class StepPlanner:
         columns = (np.array(column, dtype=np.int64) for column in (start, num_new, num_known, table_rows))
         starts, lengths, known, rows = columns
         tokens = list(map(self._tokens.scheduled, sequences))
-        return StepRows(sequences, tokens, starts, lengths, starts + lengths == known, rows)
+        wants_logits = starts + lengths == known
+        has_decoded = not chunks and not plan.held and bool(wants_logits.all())
+        self._last_ranks = list(plan.batch.members) if has_decoded else []
+        return StepRows(sequences, tokens, starts, lengths, wants_logits, rows)

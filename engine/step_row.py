@@ -36,7 +36,9 @@ class StepRow(NamedTuple):
 class StepRows(SequenceOf[StepRow]):
     """A step's work in the order in which a batch is packed, single tokens first; its rows are made when asked for.
 
-    start, num_new, table_rows: int64 [num_rows]; wants_logits: bool [num_rows].
+    start, num_new, table_rows: int64 [num_rows]; wants_logits: bool [num_rows]. Where everybody decodes a token further
+    than in the step before, all but `start` are the very objects of that step: who follows the steps need not look at
+    them again.
     """
 
     sequences: list[Sequence]
@@ -53,6 +55,15 @@ class StepRows(SequenceOf[StepRow]):
         start_array, num_new_array, table_row_array = counts
         wants = np.array(wants_logits, dtype=bool)
         return cls(list(sequences), list(tokens), start_array, num_new_array, wants, table_row_array)
+
+    def a_token_further(self) -> StepRows:
+        """Of rows of one token each: those that follow."""
+        start = self.start + 1
+        return StepRows(self.sequences, self.tokens, start, self.num_new, self.wants_logits, self.table_rows)
+
+    def follow(self, last: StepRows) -> bool:
+        """Whether these are `last.a_token_further()`, of the rows of the step before."""
+        return self.sequences is last.sequences
 
     def __len__(self) -> int:
         return len(self.sequences)

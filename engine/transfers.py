@@ -11,12 +11,27 @@ from torch import Tensor
 _PADDING = np.zeros(1, dtype=np.int64)
 """Behind arrays of odd length: kernels are compiled anew for addresses that are no multiples of 16 bytes."""
 
+NOTHING = np.empty(0, dtype=np.int64)
 
-def to_device(arrays: Sequence[np.ndarray], device: torch.device) -> list[Tensor]:
-    """The arrays, int64 [any length] each, as tensors: on a CPU where they lie, so they must not change afterwards."""
-    if device.type == "cpu":
-        return [torch.from_numpy(array) for array in arrays]
-    return in_one_piece(arrays, device)
+
+class Sender:
+    """Arrays, int64 [any length] each, as tensors: on a CPU where they lie, so they must not change afterwards.
+
+    There, what the sending before had sent, too, keeps its tensor: to make one costs more than small sums do.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self._sent: dict[int, tuple[np.ndarray, Tensor]] = {}  # by the array's id
+
+    def send(self, arrays: Sequence[np.ndarray]) -> list[Tensor]:
+        """One copy to the device, for which nothing waits."""
+        if self.device.type != "cpu":
+            return in_one_piece(arrays, self.device)
+        before = self._sent
+        sent = [before.get(id(array)) or (array, torch.from_numpy(array)) for array in arrays]
+        self._sent = {id(array): both for array, both in zip(arrays, sent, strict=True)}
+        return [tensor for _, tensor in sent]
 
 
 def in_one_piece(arrays: Sequence[np.ndarray], device: torch.device) -> list[Tensor]:

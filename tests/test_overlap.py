@@ -147,11 +147,12 @@ def valueless_decoder(shape=TINY) -> Decoder:
 class CopiesToDevice(TorchDispatchMode):
     """Counts copies from the host."""
 
+    COPIES = (torch.ops.aten._to_copy.default, torch.ops.aten.to.dtype_layout)  # the latter in inference mode
     num_copies = 0
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         result = func(*args, **(kwargs or {}))
-        if func is torch.ops.aten._to_copy.default and args[0].device.type == "cpu" and result.device.type == "meta":
+        if func in self.COPIES and args[0].device.type == "cpu" and result.device.type == "meta":
             self.num_copies += 1
         return result
 

@@ -9,7 +9,7 @@ import torch
 from engine.row_tables import DeviceTables, RowTables
 from engine.step_inputs import StepPacker
 from engine.step_row import StepRow, StepRows
-from engine.transfers import in_one_piece, to_device
+from engine.transfers import Sender, in_one_piece
 
 CPU = torch.device("cpu")
 
@@ -86,7 +86,7 @@ def test_a_prepared_step_finds_its_own_tables_when_the_next_is_prepared_already(
     for start, table in ((3, [7]), (4, [7, 2]), (5, [6, 2])):
         row = packer.tables.place(running, [table_of(*table)])
         steps.append(packer.inputs(StepRows.of([StepRow(running, None, start, 1, True, row)])))
-    batches = [step.send(np.array([9]), [], device, CPU)[0] for step in steps]
+    batches = [step.send(np.array([9]), [], device, Sender(CPU))[0] for step in steps]
     assert [batch.groups[0].decode_block_tables.tolist() for batch in batches] == [[[7]], [[7, 2]], [[6, 2]]]
     assert [batch.groups[0].slot_mapping.tolist() for batch in batches] == [[31], [8], [9]]
 
@@ -101,7 +101,7 @@ def test_a_table_that_is_too_short_is_refused():
 def test_arrays_go_in_one_piece_each_from_a_multiple_of_16_bytes():
     arrays = [np.arange(3), np.empty(0, dtype=np.int64), np.arange(2), np.arange(5)]
     tensors = in_one_piece(arrays, CPU)
-    for sent in (tensors, to_device(arrays, CPU)):
+    for sent in (tensors, Sender(CPU).send(arrays)):
         assert [tensor.tolist() for tensor in sent] == [array.tolist() for array in arrays]
     assert {tensor.untyped_storage().data_ptr() for tensor in tensors} == {tensors[0].data_ptr()}
     assert [tensor.storage_offset() % 2 for tensor in tensors] == [0] * 4

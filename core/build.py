@@ -8,7 +8,7 @@ from enum import Enum
 
 from core.async_scheduler import AsyncScheduler
 from core.attribution import Attribution
-from core.block_pool import BlockPool, FreeOrder
+from core.block_pool import UNBOUNDED, BlockPool, FreeOrder
 from core.block_tables import BlockTables
 from core.contiguous import ContiguousTables
 from core.decision_log import DecisionLog
@@ -131,14 +131,21 @@ def build_scheduler(
     make_tables = _maker_of_tables(allocation, form)
     if by_runs and _suits_runs(config, pool, eviction, allocation, groups):
         make_tables = _run_tables
-    max_unsettled = config.max_batch_tokens * (2 if config.async_scheduling else 1)  # tokens of the steps under way
-    tables = make_tables(pool, eviction, allocation, log, groups, prefix_caching, max_unsettled)
+    max_unsettled_tokens = _max_unsettled_tokens(config, policies.batching)
+    tables = make_tables(pool, eviction, allocation, log, groups, prefix_caching, max_unsettled_tokens)
     if attribution and prefix_caching and len(groups) == 1 and groups[0].window_tokens is None:
         tables.pool.attribution = Attribution(tables.pool.index.get, log, clock.now, pool.block_size_tokens)
     kind = AsyncScheduler if config.async_scheduling else Scheduler
     scheduler = clock.scheduler = kind(config, tables, policies, log, recorder)
     scheduler.foresight = foresight
     return scheduler
+
+
+def _max_unsettled_tokens(config: SchedulerConfig, batching: BatchPolicy) -> int:
+    """Tokens of the steps under way, of which nothing has left a window yet."""
+    if batching.exceeds_max_batch_tokens:
+        return UNBOUNDED
+    return config.max_batch_tokens * (2 if config.async_scheduling else 1)
 
 
 def _suits_runs(

@@ -296,10 +296,13 @@ class BatchRules(NamedTuple):
 class BatchPolicy(Policy):
     """How a step's tokens are handed out. Rules may depend on who runs and waits; all else announces `next_change`.
 
-    Under a policy that `frees_with_batch`, who ends keeps its blocks until nothing runs.
+    Under a policy that `frees_with_batch`, who ends keeps its blocks until nothing runs. One whose steps may hold more
+    than `scheduler.max_batch_tokens` says so by `exceeds_max_batch_tokens`: whole texts must then fit the pool, also
+    where layers have windows, which shrink a text in memory only from one step to the next.
     """
 
     frees_with_batch: ClassVar[bool] = False
+    exceeds_max_batch_tokens: ClassVar[bool] = False
 
     @abstractmethod
     def compose(self, view: SchedulerView) -> BatchRules:

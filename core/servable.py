@@ -61,7 +61,8 @@ def why_unservable(request: Request, config: SchedulerConfig, tables: BlockTable
 def peak_blocks(request: Request, tables: BlockTables, num_output_tokens: int) -> int:
     """Blocks that it holds at most when it runs alone: its KV peaks at prompt + output - 1 tokens a sample.
 
-    Samples share the full blocks of the prompt. A group with a window keeps the window and one step's tokens.
+    Samples share the full blocks of the prompt. A group with a window keeps the window and one step's tokens, which are
+    a whole text where batches exceed `max_batch_tokens`: a preempted request, too, is then computed anew in one step.
     """
     size = tables.block_size
     per_sequence = tables.allocation.target_blocks(request, request.num_prompt_tokens + num_output_tokens - 1)

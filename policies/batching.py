@@ -47,6 +47,8 @@ class Orca(BatchPolicy):
     A step is bounded by `scheduler.max_num_seqs` alone, not by a number of tokens.
     """
 
+    exceeds_max_batch_tokens: ClassVar[bool] = True
+
     def compose(self, view: SchedulerView) -> BatchRules:
         return BatchRules(_UNLIMITED, 0, split_prompts=False)
 
@@ -59,6 +61,7 @@ class Static(BatchPolicy):
     """
 
     frees_with_batch: ClassVar[bool] = True
+    exceeds_max_batch_tokens: ClassVar[bool] = True
 
     def compose(self, view: SchedulerView) -> BatchRules:
         return BatchRules(_UNLIMITED, 0, split_prompts=False, admits=view.num_running == 0)

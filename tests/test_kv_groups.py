@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -18,6 +19,7 @@ from core.interfaces import Block, PolicyEnv, PriorityEviction
 from core.kv_group import KVGroup, split_layers
 from core.request import Outcome, Status
 from core.servable import peak_blocks
+from policies.batching import Orca, Static
 
 FULL = KVGroup(10)
 WINDOW = KVGroup(10, window_tokens=32)
@@ -154,6 +156,18 @@ def test_a_long_text_fits_where_its_windows_fit() -> None:
     assert request.outcome is Outcome.FINISHED
     both = Bench(Settings(6, budget=16, groups=(FULL, WINDOW)))
     assert both.add(1000, 10).outcome is Outcome.REJECTED
+
+
+@pytest.mark.parametrize("batching", [Orca, Static])
+def test_a_prompt_that_must_be_computed_whole_must_fit_whole(batching: Any) -> None:
+    """32 tokens, window 8, blocks of 4: in chunks of 8 they take five blocks at most, in one step all nine."""
+    windowed = Settings(6, block_size=4, budget=8, full_prompt=False, groups=(KVGroup(1, window_tokens=8),))
+    trace = trace_of([0, 1, 2], [32, 4, 24], [2, 2, 1])
+    run = simulate(trace, replace(windowed, batching=batching))
+    assert [request.reject_reason for request in run.requests()] == ["needs 9 blocks, the pool has 6", "", ""]
+    assert [request.outcome for request in run.requests()[1:]] == [Outcome.FINISHED] * 2
+    chunked = simulate(trace, windowed)
+    assert [request.outcome for request in chunked.requests()] == [Outcome.FINISHED] * 3
 
 
 class Forgets(PriorityEviction):

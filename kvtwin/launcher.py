@@ -147,7 +147,7 @@ class SweepLauncher(Launcher):
         with (
             DeferredInterrupt() as interrupt,
             JobProcesses(self._runner.run_alone, jobs, num_processes, interrupt) as processes,
-            progress_bar("jobs", len(jobs)) as progress,
+            progress_bar("sweep", len(jobs), "jobs") as progress,
         ):
             for finished in processes.results(progress.show):
                 if finished.error is None:  # else Hydra has printed how to learn more, which is not ours to say

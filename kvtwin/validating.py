@@ -20,7 +20,7 @@ from kvtwin.comparison import COMPARISON_FILE, Lockstep, compare_runs
 from kvtwin.engine_runs import EngineResult, EngineRunner, load_engine_run
 from kvtwin.engine_setup import load_model
 from kvtwin.hardware_file import write_hardware_file
-from kvtwin.progress import Silent, progress_bar
+from kvtwin.progress import Silent, progress_bar, stage
 from kvtwin.replaying import check_lockstep
 from kvtwin.report import write_report
 from kvtwin.run_folder import run_folder
@@ -55,12 +55,15 @@ def validate_config(config: DictConfig) -> Validation:
 
     Ctrl-C ends it: what ran is kept in its folder. Raises InputError for what cannot run or tells too little.
     """
-    model = load_model(config, instantiate_one(config.model, "model"))
+    shape = instantiate_one(config.model, "model")
+    stage(f"validate: loading {shape.name}")
+    model = load_model(config, shape)
     calibrator = load_engine_run(_calibration_config(config), model=model)
     runner = load_engine_run(config, model=model)
     notices = [notice for notice in (model.notice, runner.setup.threads_notice) if notice]
     with run_folder(runner.setup.experiment.config) as folder:
         try:
+            stage(f"validate: warming up on {WARM_UP_REQUESTS} requests")
             _run(load_engine_run(_warm_up_config(config), model=model), "warm-up")
             evidence = _gather(config.validate.repeats, calibrator, runner, folder)
             comparison = _conclude(evidence, calibrator, runner, folder)
@@ -75,7 +78,10 @@ def validate_config(config: DictConfig) -> Validation:
 
 def _gather(repeats: int, calibrator: EngineRunner, runner: EngineRunner, folder: Path) -> _Evidence:
     evidence = _Evidence()
+    num_requests, num_calibrating = (each.setup.experiment.trace.num_requests for each in (runner, calibrator))
     for repeat in range(1, repeats + 1):
+        beside = f"calibration ({num_calibrating:,}) in turns with it"
+        stage(f"validate: engine run {repeat} of {repeats}: {num_requests:,} requests, {beside}")
         result, calibration = _run_by_turns(runner, calibrator, f"engine run {repeat}")
         if not result.interrupted:
             check_enough_steps(repeats * len(calibration.works))  # now, not after minutes of further engine runs
@@ -83,6 +89,7 @@ def _gather(repeats: int, calibrator: EngineRunner, runner: EngineRunner, folder
         if result.interrupted:
             raise KeyboardInterrupt
         evidence.calibrations.append(calibration)
+        stage(f"validate: replaying its decisions in the simulator ({len(result.log):,})")
         evidence.lockstep.append(check_lockstep(evidence.runs[-1], result.log))
     return evidence
 
@@ -104,6 +111,7 @@ def _run(runner: EngineRunner, label: str) -> EngineResult:
 def _conclude(evidence: _Evidence, calibrator: EngineRunner, runner: EngineRunner, folder: Path) -> dict[str, Any]:
     """Simulates with what the calibrations taught, and writes the comparison."""
     fit = fit_results(evidence.calibrations)
+    stage(f"validate: simulating with a cost model fitted to {fit.num_steps:,} steps")
     simulated = simulate_records(runner.setup.experiment.spanning(), fit.model())
     if simulated.summary["interrupted"]:
         raise KeyboardInterrupt

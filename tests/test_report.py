@@ -89,6 +89,14 @@ def test_the_error_table_has_the_engines_spread(page, runs):
     assert f"<td>{spread * 100:.1f} %</td>" in page
 
 
+def test_tables_too_wide_for_a_telephone_name_the_column_in_each_cell(runs, tmp_path):
+    write_run_report(tmp_path / "run.html", runs[0])
+    page = without_plotly((tmp_path / "run.html").read_text())
+    (latency,) = re.findall(r"<table class=wide>.*?</table>", page)
+    assert re.findall(r'data-column="(\w+)"', latency)[:7] == ["mean", "p50", "p90", "p95", "p99", "max", "n"]
+    assert len(re.findall("<td data-column=", page)) == 5 * 7
+
+
 def test_a_difference_in_lockstep_heads_the_report(runs, tmp_path):
     difference = "step 3: simulator evicts block 4 </script>, engine evicts block 9\nrunning: 1 2"
     write_report(tmp_path / "r.html", *runs, compare_runs(*runs, Lockstep(10, difference)))

@@ -23,6 +23,8 @@ PLOTLY_CONFIG = {
 # The browser itself refuses any request, whatever a script asks for.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data: blob:"
 
+_MOST_NARROW_COLUMNS = 6  # that fit beside each other on a telephone
+
 
 @dataclass(frozen=True)
 class Section:
@@ -92,14 +94,25 @@ def tiles(figures: Sequence[Tile]) -> str:
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]], marked: Sequence[int] = ()) -> str:
-    """A table whose first column names the row; rows in `marked` are shown as good. Scrolls sideways when narrow."""
+    """A table whose first column names the row; rows in `marked` are shown as good.
+
+    On a narrow screen rows of many cells become blocks, in which each cell bears its column's name.
+    """
     head = "".join(f'<th scope="col">{escape(cell)}</th>' for cell in header)
+    is_wide = len(header) > _MOST_NARROW_COLUMNS
+    starts = [f'<td data-column="{escape(cell)}">' if is_wide else "<td>" for cell in header[1:]]
     body = "".join(
         f"<tr{' class=good' if index in marked else ''}>"
-        f'<th scope="row">{escape(row[0])}</th>{"".join(f"<td>{escape(cell)}</td>" for cell in row[1:])}</tr>'
+        f'<th scope="row">{escape(row[0])}</th>{_cells(starts, row[1:])}</tr>'
         for index, row in enumerate(rows)
     )
-    return f'<div class="scroll" tabindex="0"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+    kind = " class=wide" if is_wide else ""
+    whole = f"<table{kind}><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    return f'<div class="scroll" tabindex="0">{whole}</div>'
+
+
+def _cells(starts: Sequence[str], cells: Sequence[str]) -> str:
+    return "".join(f"{start}{escape(cell)}</td>" for start, cell in zip(starts, cells, strict=True))
 
 
 def chart_grid(charts: Sequence[Chart]) -> str:

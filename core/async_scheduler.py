@@ -139,6 +139,8 @@ class AsyncScheduler(Scheduler):
             if sequence.rank >= 0:
                 counted_already = self.in_flight is not None  # the step that holds it has advanced the batch's clock
                 self.publication.passed_over(sequence, sequence.num_computed - counted_already)
+                if self.in_flight is None:
+                    self.running.pause(sequence, self.now_ps)  # by an empty plan, which is not carried out
             elif sequence.request.status is not Status.DONE:
                 self.end(sequence)
                 done.append(sequence.request)

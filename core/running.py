@@ -107,6 +107,10 @@ class RunningRequests:
     def hold(self, sequence: Sequence, now_ps: int) -> None:
         """The step that began at `now_ps` passed this decoding sequence over."""
         self.batch.hold(sequence)
+        self.pause(sequence, now_ps)
+
+    def pause(self, sequence: Sequence, now_ps: int) -> None:
+        """No token of this decoding sequence is under way at `now_ps`."""
         if sequence.rank not in self.late:
             sequence.last_token_ps = now_ps
             self.late[sequence.rank] = sequence

@@ -76,8 +76,6 @@ class SchedulerConfig:
     def __post_init__(self) -> None:
         if self.async_scheduling and self.admit_after_preemption:
             raise InputError("scheduler.admit_after_preemption=true: async scheduling never does; expected false")
-        if self.async_scheduling and self.own_preemption_ends_step:
-            raise InputError("scheduler.own_preemption_ends_step=true: async scheduling goes on; expected false")
         if self.async_scheduling and self.publication != "schedule":
             raise InputError("scheduler.publication=step_end: async scheduling publishes at schedule")
 

@@ -1,8 +1,8 @@
-"""A second opinion on async scheduling: vLLM 0.33's control plane in plain lists, token by token.
+"""A second opinion on async scheduling: vLLM's control plane (0.33, 0.32, 0.20) in plain lists, token by token.
 
 It shares no code with the product: no sums, no spans, no deferred anything. `recorded_log(header)` plays a scenario and
 returns it as the JSON lines of a recorded log, which `kvtwin parity` replays. `"async_scheduling": False` gives the
-synchronous scheduler.
+synchronous scheduler, `"version"` beside the configuration an older one.
 """
 
 from __future__ import annotations
@@ -42,6 +42,9 @@ class Reference:
 
     def __init__(self, header: Fields) -> None:
         self.header, self.config = header, header["config"]
+        version = header.get("version", "0.33")
+        self.ends_step = version < "0.33"  # who is its own victim ends the running loop
+        self.is_old = version < "0.25"  # freed blocks all go to the tail, and nobody is exempt when alone
         self.size: int = self.config["block_size"]
         self.queue: list[int] = list(range(1, self.config["num_gpu_blocks"]))  # free, head first
         self.count = [0] * self.config["num_gpu_blocks"]
@@ -80,6 +83,8 @@ class Reference:
             self.count[block] -= 1
             if self.count[block] == 0:
                 (hashed if block in self.hash_of else bare).append(block)
+        if self.is_old:
+            bare, hashed = [], [block for block in reversed(req.table) if self.count[block] == 0]
         self.queue = bare + self.queue + hashed
         req.table, req.num_cached = [], 0
 
@@ -145,7 +150,7 @@ class Reference:
 
     def schedule(self) -> None:
         budget = self.config["max_num_batched_tokens"]
-        is_alone = len(self.running) + len(self.waiting) <= 1
+        is_alone = len(self.running) + len(self.waiting) <= 1 and not self.is_old
         long = 0 if is_alone else self.config["long_prefill_token_threshold"]
         done: list[tuple[Req, str, int, int]] = []
         index = 0
@@ -174,7 +179,7 @@ class Reference:
                 if victim is req:
                     break
             if not has_room:
-                if self.config["policy"] == "priority":
+                if self.config["policy"] == "priority" and not self.ends_step:
                     continue
                 break
             done.append((req, "R", req.computed, num_new))

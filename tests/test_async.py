@@ -88,9 +88,3 @@ def test_samples_are_refused_by_name() -> None:
 def test_publication_at_step_end_does_not_go_with_it() -> None:
     with pytest.raises(InputError, match="publication=step_end"):
         SchedulerConfig(async_scheduling=True, publication="step_end")
-
-
-def test_an_own_preemption_that_ends_the_step_does_not_go_with_it() -> None:
-    """vLLM 0.32's way: its empty steps leave decodes without a token in flight, which publication here counts on."""
-    with pytest.raises(InputError, match=r"own_preemption_ends_step=true: async scheduling goes on; expected false"):
-        SchedulerConfig(async_scheduling=True, own_preemption_ends_step=True)

@@ -1,4 +1,4 @@
-"""Async scheduling, decision by decision, against an independent transcription of vLLM 0.33's rules."""
+"""Async scheduling, decision by decision, against an independent transcription of vLLM's rules."""
 
 from __future__ import annotations
 
@@ -70,7 +70,25 @@ def test_the_reference_itself_reproduces_the_recorded_logs(name: str) -> None:
         assert first_difference(expected, got) is None
 
 
-@pytest.mark.parametrize(("is_async", "num_scenarios"), [(True, 60), (False, 20)])
+@pytest.mark.parametrize("version", ["0.20.2", "0.32.0"])
+def test_before_0_33_who_is_its_own_victim_ends_the_step(tmp_path: Path, version: str) -> None:
+    """Also where it leaves nobody to serve: the next step is then decided with no token under way."""
+    num_empty = 0
+    for seed in (1, 8, 31, *range(70, 80)):
+        header = random_scenario(seed, is_async=True) | {"version": version}
+        header["config"]["policy"] = "priority"
+        for request in header["requests"]:
+            request.setdefault("priority", seed % 3)
+        lines = recorded_log(header)
+        num_empty += sum(bool(line["run"] and line["preempt"]) and not line["sched"] for line in lines[1:])
+        path = tmp_path / f"{seed}.jsonl"
+        path.write_text("\n".join(map(json.dumps, lines)))
+        result = check_log(path)
+        assert result.is_equal, f"seed {seed}: {result.difference}"
+    assert num_empty > 2
+
+
+@pytest.mark.parametrize(("is_async", "num_scenarios"), [(True, 45), (False, 12)])
 def test_random_scenarios_are_decided_alike_in_every_field(tmp_path: Path, is_async: bool, num_scenarios: int) -> None:
     """Scenarios with preemption, priorities, ties, aborts at any moment, shared prefixes and tiny budgets."""
     num_of = dict.fromkeys(("preempt", "cache_upd", "evict", "hit"), 0)

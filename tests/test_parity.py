@@ -56,8 +56,6 @@ def test_versions_differ(tmp_path: Path, name: str, version: str, difference: st
 def test_versions_without_known_rules_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"version '0.29.0' cannot be replayed; expected one of 0.20, 0.32, 0.33"):
         check_log(rewritten(tmp_path, "a_plain", version="0.29.0"))
-    with pytest.raises(InputError, match=r"async scheduling of version 0.20.2 cannot be replayed; expected sync"):
-        check_log(rewritten(tmp_path, "k5_async_ends_waiting", version="0.20.2"))
     with pytest.raises(InputError, match=r"several KV groups of version 0.32.0 cannot be replayed"):
         check_log(rewritten(tmp_path, "w2_windows_cached", version="0.32.0"))
 

@@ -96,7 +96,7 @@ def settings_of(draw: st.DrawFn, block_size: int, trace: Trace) -> Settings:
         preemption=partial(StrictPriority, mode=mode) if is_priority and draw(st.booleans()) else None,
         batching=draw(st.sampled_from([Chunked, Chunked, PrefillFirst, Orca, Static])),
         admit_after_preemption=not is_async and draw(st.booleans()),
-        own_preemption_ends_step=not is_async and draw(st.booleans()),
+        own_preemption_ends_step=draw(st.booleans()),
         host_blocks=draw(st.sampled_from([0, 2, 6, 50])),
         free_order=draw(st.sampled_from(["unhashed_first", "append_all"])),
         keep_cancelled=draw(st.booleans()),

@@ -85,8 +85,6 @@ def _rules_of(path: Path, header: Fields) -> _Rules:
     rules = _RULES.get(".".join(version.split(".")[:2]))
     if rules is None:
         raise InputError(f"{path}: version {version!r} cannot be replayed; expected one of {', '.join(_RULES)}")
-    if header["config"].get("async_scheduling") and rules.own_preemption_ends_step:
-        raise InputError(f"{path}: async scheduling of version {version} cannot be replayed; expected synchronous")
     if "windows" in header["config"] and rules != _Rules():
         raise InputError(f"{path}: several KV groups of version {version} cannot be replayed; expected one, or 0.33")
     return rules

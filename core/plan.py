@@ -94,8 +94,8 @@ class StepPlan:
 
     def decoding(self) -> list[Sequence]:
         """The sequences that decode, in running order. O(running log running), without a call for each."""
-        members = sorted(self.batch.members.items())
-        return [sequence for rank, sequence in members if rank not in self.held]
+        members = self.batch.members
+        return [members[rank] for rank in sorted(members) if rank not in self.held]
 
     def decodes(self) -> Iterator[Scheduled]:
         """What `decoding` sequences compute. O(running): for the engine and for parity."""

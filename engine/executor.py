@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from core.interfaces import Block
 from core.plan import BlockCopy, StepPlan
 from core.request import Request, Sequence
 from engine.batch import BatchInput
@@ -23,10 +24,10 @@ from engine.row_tables import DeviceTables
 from engine.shadow import Shadow
 from engine.shared_prefixes import Sharing
 from engine.step_inputs import StepInputs, StepPacker
-from engine.step_planner import StepPlanner, TablesOf
+from engine.step_planner import StepPlanner
 from engine.step_row import StepRow, StepRows
 from engine.tokens import SequenceTokens, TokenStore
-from engine.transfers import Reading, Sender
+from engine.transfers import NOTHING, Reading, Sender
 
 NEAR_TIE_LOGITS = 1e-3
 """Two best logits closer than this may swap places when the order of additions changes."""
@@ -134,8 +135,9 @@ class TorchExecutor:
         self._kv = kv
         self._sampling = sampling
         self._shadow = shadow
+        self._group_tables = group_tables
         self._packer = StepPacker(len(decoder.shape.kv_groups()), kv.block_size, sharing)
-        self._planner = StepPlanner(tokens, self._packer.tables, _tables_reader(group_tables))
+        self._planner = StepPlanner(tokens, self._packer.tables, self._block_tables)
         self._tables = DeviceTables(decoder.device)
         self._sender = Sender(decoder.device)
         self._memory = Memory(kv, host_kv)
@@ -243,6 +245,11 @@ class TorchExecutor:
 
     # ---- the batch ------------------------------------------------------------------------------------------------
 
+    def _block_tables(self, sequence: Sequence) -> SequenceOf[SequenceOf[Block | None]]:
+        if not self._group_tables:
+            return sequence.tables
+        return [sequence.tables[table] for table in self._group_tables]
+
     def _send(
         self, rows: StepRows, inputs: StepInputs, further: SequenceOf[np.ndarray]
     ) -> tuple[BatchInput, list[Tensor]]:
@@ -267,15 +274,15 @@ class TorchExecutor:
 
     def _tokens_to_come(self, rows: StepRows) -> tuple[np.ndarray, np.ndarray]:
         """Decodes whose token the step that still runs brings, and the places of these among its draws."""
-        places: list[tuple[int, int]] = []
-        if self._unfinished is not None:
-            draw_of = {sequence: draw for draw, sequence in enumerate(self._unfinished.draws.sequences)}
-            columns = zip(rows.sequences, rows.tokens, rows.start.tolist(), strict=True)
-            places = [
-                (place, draw_of[sequence])
-                for place, (sequence, tokens, start) in enumerate(columns)
-                if start >= tokens.num_known and not tokens.is_forced
-            ]
+        if self._unfinished is None:
+            return NOTHING, NOTHING
+        draw_of = {sequence: draw for draw, sequence in enumerate(self._unfinished.draws.sequences)}
+        columns = zip(rows.sequences, rows.tokens, rows.start.tolist(), strict=True)
+        places = [
+            (place, draw_of[sequence])
+            for place, (sequence, tokens, start) in enumerate(columns)
+            if start >= tokens.num_known and not tokens.is_forced
+        ]
         into, draws = np.array(places, dtype=np.int64).reshape(-1, 2).T
         return into, draws
 
@@ -290,8 +297,9 @@ class TorchExecutor:
             self.near_ties.append(NearTie(sequence.request.request_id, sequence.index, position))
         token_ids = list(map(SequenceTokens.append, draws.tokens, drawn.token_ids))
         self._newest = Newest(draws.sequences, token_ids)
-        ranks = [sequence.rank for sequence in draws.sequences]  # samples get theirs when the step is committed
-        new = {rank: [token_id] for rank, token_id in zip(ranks, token_ids, strict=True) if rank >= 0}
+        ranks = list(map(_rank, draws.sequences))
+        new = dict(zip(ranks, map(list, zip(token_ids, strict=True)), strict=True))
+        new.pop(-1, None)  # samples get their ranks when the step is committed
         stopped = {ranks[draw] for draw in self.tokens.output.stopping(token_ids)}
         return StepOutput(new, frozenset(stopped - {-1}), {})
 
@@ -317,12 +325,7 @@ class TorchExecutor:
             self.near_ties += [NearTie(request.request_id, beam.index, position) for beam in request.live]
 
 
-def _tables_reader(group_tables: SequenceOf[int]) -> TablesOf:
-    """Reads a sequence's block tables: all of them, or those of these numbers."""
-    if group_tables:
-        return lambda sequence: [sequence.tables[table] for table in group_tables]
-    read: TablesOf = attrgetter("tables")
-    return read
+_rank = attrgetter("rank")
 
 
 def _block_copies(moves: Mapping[int, int]) -> list[BlockCopy]:

@@ -49,17 +49,22 @@ class RowTables:
         self._free = list(range(_FIRST_ROWS))[::-1]
         self._changes = _Changes([], [], [[] for _ in range(num_groups)], [[] for _ in range(num_groups)])
 
-    def place(self, sequence: Sequence, tables: SequenceOf[SequenceOf[Block | None]]) -> int:
-        """The sequence's row, which from now on holds its tables, one a KV group."""
-        row = self._rows.get(sequence) or self._begin(sequence)
-        self._update(row, tables)
-        return row.number
+    def place(
+        self, sequences: SequenceOf[Sequence], tables: Iterable[SequenceOf[SequenceOf[Block | None]]]
+    ) -> list[int]:
+        """The rows of the sequences, which from now on hold the tables of each, one a KV group."""
+        rows = [self._rows.get(sequence) or self._begin(sequence) for sequence in sequences]
+        self._update_all(rows, tables)
+        return [row.number for row in rows]
 
     def bring_up_to_date(
         self, sequences: SequenceOf[Sequence], tables: Iterable[SequenceOf[SequenceOf[Block | None]]]
     ) -> None:
         """As `place`, of sequences that have rows, which they keep."""
-        for row, own in zip(map(self._rows.__getitem__, sequences), tables, strict=True):
+        self._update_all(map(self._rows.__getitem__, sequences), tables)
+
+    def _update_all(self, rows: Iterable[_Row], tables: Iterable[SequenceOf[SequenceOf[Block | None]]]) -> None:
+        for row, own in zip(rows, tables, strict=True):
             if own != row.tables:
                 self._update(row, own)
 
@@ -129,23 +134,28 @@ class DeviceTables:
     """The device's copy, as of the step that was begun last: int64 [num_groups, num_rows, num_columns]."""
 
     def __init__(self, device: torch.device) -> None:
-        self._ids = torch.zeros(0, 0, 0, dtype=torch.int64, device=device)
+        self._keep(torch.zeros(0, 0, 0, dtype=torch.int64, device=device))
+
+    def _keep(self, ids: Tensor) -> None:
+        self._ids, self._shape = ids, tuple(ids.shape)
+        self._flat, self._groups = ids.view(-1), ids.unbind(0)
+        self._no_rows = ids.new_empty(0, 0)
 
     def change(self, shape: tuple[int, int, int], places: Tensor, block_ids: Tensor) -> None:
         """As `TableChanges`, with tensors of the device."""
-        if tuple(self._ids.shape) != shape:
-            groups, rows, columns = self._ids.shape
+        if self._shape != shape:
+            groups, rows, columns = self._shape
             larger = self._ids.new_zeros(shape)
             larger[:groups, :rows, :columns] = self._ids
-            self._ids = larger
+            self._keep(larger)
         if len(places):
-            self._ids.view(-1).index_copy_(0, places, block_ids)
+            self._flat.index_copy_(0, places, block_ids)
 
     def rows(self, group: int, rows: Tensor, num_columns: int) -> Tensor:
-        """[len(rows), num_columns], a copy."""
+        """[len(rows), num_columns], a copy; [0, 0] of no rows."""
         if not len(rows):
-            return self._ids.new_empty(0, num_columns)
-        return self._ids.select(0, group).narrow(1, 0, num_columns).index_select(0, rows)
+            return self._no_rows
+        return self._groups[group].narrow(1, 0, num_columns).index_select(0, rows)
 
 
 class _Row(NamedTuple):

@@ -52,11 +52,11 @@ class StepPlanner:
         chunks = sorted(plan.chunks, key=lambda chunk: chunk.num_new > 1)
         decoding = plan.decoding()
         sequences = [*decoding, *(chunk.sequence for chunk in chunks)]
-        start = [sequence.num_computed - 1 for sequence in decoding] + [chunk.num_computed for chunk in chunks]
+        before = plan.batch.clock - 1  # the step's own tokens count as having KV already
+        start = [before + sequence.offset for sequence in decoding] + [chunk.num_computed for chunk in chunks]
         num_new = [1] * len(decoding) + [chunk.num_new for chunk in chunks]
-        num_known = [sequence.num_known for sequence in sequences]
-        place, tables_of = self._tables.place, self._tables_of
-        table_rows = [place(sequence, tables_of(sequence)) for sequence in sequences]
+        num_known = [place + 1 for place in start[: len(decoding)]] + [chunk.sequence.num_known for chunk in chunks]
+        table_rows = self._tables.place(sequences, map(self._tables_of, sequences))
         columns = (np.array(column, dtype=np.int64) for column in (start, num_new, num_known, table_rows))
         starts, lengths, known, rows = columns
         tokens = list(map(self._tokens.scheduled, sequences))

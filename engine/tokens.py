@@ -26,6 +26,8 @@ class PromptTokens(Protocol):
 class SequenceTokens:
     """Prompt and outputs of one sample of a request, in one array with room for its last output."""
 
+    __slots__ = ("_ids", "is_forced", "num_known", "num_prompt", "score")
+
     def __init__(self, prompt: np.ndarray, num_output_tokens: int, forced: np.ndarray | None) -> None:
         self.num_prompt = len(prompt)
         self.num_known = len(prompt)
@@ -87,7 +89,7 @@ class TokenStore:
     def scheduled(self, sequence: Sequence) -> SequenceTokens:
         """As `of`, when a step has just been decided: a beam search that begins again forgets its outputs."""
         request = sequence.request
-        tokens = self._tokens.get((request.request_id, sequence.index)) or self.of(sequence)
+        tokens = self._tokens.get((sequence.request_id, sequence.index)) or self.of(sequence)
         if not request.is_beam_search or tokens.num_outputs <= sequence.num_outputs:
             return tokens
         for index in range(request.num_samples):

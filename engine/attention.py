@@ -146,20 +146,12 @@ def paged_attention(
     """Decode rows by the one kernel, prefill rows by the other, each given `parameters`: one row a token, in order."""
     batch, window = step.batch, place.window_tokens
     tables, num_decodes = batch.groups[place.group], batch.num_decodes
-    parts = []
-    if num_decodes:
-        num_kv = batch.decode_num_kv_tokens
-        parts.append(decode(query[:num_decodes], *caches, tables.decode_block_tables, num_kv, *parameters, window))
-    if batch.num_prefills:
-        parts.append(
-            prefill(
-                query[num_decodes:],
-                *caches,
-                tables.prefill_block_tables,
-                batch.prefill_query_start,
-                batch.prefill_num_kv_tokens,
-                *parameters,
-                window,
-            )
-        )
-    return parts[0] if len(parts) == 1 else torch.cat(parts)
+    num_kv = batch.decode_num_kv_tokens
+    if num_decodes == len(query):
+        return decode(query, *caches, tables.decode_block_tables, num_kv, *parameters, window)
+    lengths = batch.prefill_query_start, batch.prefill_num_kv_tokens
+    prefilled = prefill(query[num_decodes:], *caches, tables.prefill_block_tables, *lengths, *parameters, window)
+    if not num_decodes:
+        return prefilled
+    decoded = decode(query[:num_decodes], *caches, tables.decode_block_tables, num_kv, *parameters, window)
+    return torch.cat([decoded, prefilled])

@@ -4,7 +4,7 @@ All KV groups draw on one. A block holds `block_size` tokens of the layers of on
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import torch
@@ -30,6 +30,7 @@ class PagedKV:
 
     tensors: tuple[Tensor, ...]
     kernels: BlockKernels = reference
+    _layers: dict[KVPlace, tuple[Tensor, ...]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
     def key(self) -> Tensor:
@@ -41,6 +42,12 @@ class PagedKV:
 
     def layer(self, place: KVPlace) -> tuple[Tensor, ...]:
         """What a layer caches: of each tensor [num_blocks, block_size, ...], by the block ids of its group."""
+        layer = self._layers.get(place)
+        if layer is None:
+            layer = self._layers[place] = self._view(place)
+        return layer
+
+    def _view(self, place: KVPlace) -> tuple[Tensor, ...]:
         return tuple(tensor[place.index] for tensor in self.tensors)
 
     @property

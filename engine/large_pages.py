@@ -47,7 +47,7 @@ class LargePageKV(PagedKV):
 
     pages: SmallPages = field(kw_only=True)
 
-    def layer(self, place: KVPlace) -> tuple[Tensor, ...]:
+    def _view(self, place: KVPlace) -> tuple[Tensor, ...]:
         first = self.pages.layers[place.group][place.index]
         return tuple(tensor[0, first:] for tensor in self.tensors)
 

@@ -49,8 +49,9 @@ class ModelShape:
     checkpoint_bytes: int = 0  # the weights' size where it is not num_parameters x weight_dtype_bytes
 
     def __post_init__(self) -> None:
-        if min(self.num_layers, self.hidden, self.num_heads, self.num_kv_heads, self.head_dim, self.vocab_size) < 1:
-            raise InputError(f"model {self.name}: expected layers, hidden, heads, head_dim, vocab_size of at least 1")
+        for key in ("num_layers", "hidden", "num_heads", "num_kv_heads", "head_dim", "vocab_size"):
+            if getattr(self, key) < 1:
+                raise InputError(f"model {self.name}: {key}={getattr(self, key)}, expected at least 1")
         if self.num_heads % self.num_kv_heads:
             raise InputError(
                 f"model {self.name}: num_heads={self.num_heads} is not a multiple of num_kv_heads={self.num_kv_heads}"

@@ -26,11 +26,13 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 def no_such_key(key: str, known: Iterable[str]) -> str:
-    """`key: no such key`, with the near ones of its block, or of all where there is no such block."""
+    """`key: no such key`, with the near ones of its block, or of all where there is no such block; or what there is."""
     block, dot, _ = key.rpartition(".")
     names = set(known)
     inside = [name for name in names if dot and name.startswith(f"{block}.")]
-    return f"{key}: no such key{near_or_all(key, inside) if inside else did_you_mean(key, names)}"
+    blocks = sorted({name.partition(".")[0] for name in names} - HIDDEN)
+    all_of_them = did_you_mean(key, names) or f"; expected one of {', '.join(blocks)}, or a key of one of these"
+    return f"{key}: no such key{near_or_all(key, inside) if inside else all_of_them}"
 
 
 def near_or_all(name: str, known: Iterable[str]) -> str:

@@ -59,13 +59,16 @@ def write_draft(draft: Draft, folder: Path) -> tuple[Path, Path]:
     for path in paths:
         if path.exists():
             raise InputError(f"{path} exists already; expected another name, or another folder (--dir)")
-    folder.mkdir(parents=True, exist_ok=True)
-    _write_new(paths[0], draft.policy_text)
     try:
-        _write_new(paths[1], draft.test_text)
-    except BaseException:
-        paths[0].unlink()
-        raise
+        folder.mkdir(parents=True, exist_ok=True)
+        _write_new(paths[0], draft.policy_text)
+        try:
+            _write_new(paths[1], draft.test_text)
+        except BaseException:
+            paths[0].unlink()
+            raise
+    except OSError as error:
+        raise InputError(f"{paths[0]}: cannot be written ({error.strerror}); expected another folder (--dir)") from None
     return paths
 
 

@@ -24,7 +24,8 @@ def run_folder(config: Mapping[str, Any]) -> Iterator[Path]:
     try:
         folder = claim_run_folder(Path("runs"), config["name"], config) if out is None else _claimed(wanted)
     except OSError as error:
-        raise InputError(f"cannot make the run folder {wanted}: {error.strerror}") from None
+        _remove_empty(made)
+        raise InputError(f"cannot make the run folder {wanted}: {_why(error)}") from None
     try:
         yield folder
     finally:
@@ -38,6 +39,12 @@ def _claimed(folder: Path) -> Path:
     if not os.access(folder, os.W_OK):
         raise InputError(f"out={folder}: the folder cannot be written to")
     return folder
+
+
+def _why(error: OSError) -> str:
+    if isinstance(error, FileExistsError | NotADirectoryError):
+        return "a file is in the way; expected a new name"
+    return f"{error.strerror}; expected a place that can be written to"
 
 
 def _remove_empty(folders: list[Path]) -> None:

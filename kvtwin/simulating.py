@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
+from yaml import YAMLError
 
 from core.errors import InputError
 from core.hardware import Hardware
@@ -16,6 +18,7 @@ from kvtwin.binding import PolicyFactory, instantiate_one
 from kvtwin.experiment import Experiment, load_experiment
 from kvtwin.fleet import Watch, check_fleet, simulate_alone, simulate_fleet
 from kvtwin.memory_plan import SizingOptions, group_block_bytes, pool_bytes
+from kvtwin.naming import near_or_all
 from kvtwin.progress import progress_bar
 from kvtwin.replica_records import ReplicaRecords
 from kvtwin.summary import Cost, RunRecords, collect_records, cpu_time_s
@@ -72,12 +75,23 @@ def load_calibrated(path: str) -> LinearCost:
         fitted = OmegaConf.to_container(OmegaConf.load(Path(path).expanduser()))
     except OSError as error:
         raise InputError(f"cost.path={path}: {error.strerror}; {expected}") from None
-    except Exception as error:  # whatever the YAML parser raises for a file that is none
+    except YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = "" if mark is None else f", line {mark.line + 1}"
+        raise InputError(f"cost.path={path}{line}: not readable as YAML; {expected}") from None
+    except Exception as error:  # of OmegaConf, for YAML that is no configuration
         raise InputError(f"cost.path={path}: {str(error).splitlines()[0]}; {expected}") from None
     if not isinstance(fitted, dict) or not isinstance(fitted.get("cost"), dict):
         raise InputError(f"cost.path={path}: has no key `cost`; {expected}")
+    coefficients = {str(key): value for key, value in fitted["cost"].items()}
+    known = inspect.signature(LinearCost).parameters
+    for key, value in coefficients.items():
+        if key not in known:
+            raise InputError(f"cost.path={path}: cost.{key}: no such key{near_or_all(key, known)}")
+        if isinstance(value, int | float) and value < 0:
+            raise InputError(f"cost.path={path}: cost.{key}={value}: expected at least 0")
     try:
-        return LinearCost(**{str(key): value for key, value in fitted["cost"].items()})
+        return LinearCost(**coefficients)
     except (TypeError, ValueError) as error:
         raise InputError(f"cost.path={path}: {error}; {expected}") from None
 

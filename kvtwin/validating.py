@@ -55,16 +55,17 @@ def validate_config(config: DictConfig) -> Validation:
 
     Ctrl-C ends it: what ran is kept in its folder. Raises InputError for what cannot run or tells too little.
     """
+    calibration = _calibration_config(config)
     shape = instantiate_one(config.model, "model")
     stage(f"validate: loading {shape.name}")
     model = load_model(config, shape)
-    calibrator = load_engine_run(_calibration_config(config), model=model)
+    calibrator = load_engine_run(calibration, model=model)
     runner = load_engine_run(config, model=model)
     notices = [notice for notice in (model.notice, runner.setup.threads_notice) if notice]
     with run_folder(runner.setup.experiment.config) as folder:
         try:
             stage(f"validate: warming up on {WARM_UP_REQUESTS} requests")
-            _run(load_engine_run(_warm_up_config(config), model=model), "warm-up")
+            _run(load_engine_run(_warm_up_config(calibration), model=model), "warm-up")
             evidence = _gather(config.validate.repeats, calibrator, runner, folder)
             comparison = _conclude(evidence, calibrator, runner, folder)
         except KeyboardInterrupt:
@@ -142,15 +143,18 @@ def _calibration_config(config: DictConfig) -> DictConfig:
     except OmegaConfBaseException as error:
         raise InputError(f"validate.calibration: {str(error).splitlines()[0]}") from None
     assert isinstance(merged, DictConfig)
-    check_settings(merged)
+    try:
+        check_settings(merged)
+    except InputError as error:  # the rest has been checked: what is wrong stands there
+        raise InputError(f"validate.calibration.{error}") from None
     return merged
 
 
-def _warm_up_config(config: DictConfig) -> DictConfig:
+def _warm_up_config(calibration: DictConfig) -> DictConfig:
     """A few requests, so that no run pays for the first use of a library."""
-    calibration = _calibration_config(config)
-    calibration.trace.limit = WARM_UP_REQUESTS
-    return calibration
+    few = calibration.copy()
+    few.trace.limit = WARM_UP_REQUESTS
+    return few
 
 
 def _unpriced(evidence: _Evidence, comparison: Mapping[str, Any]) -> list[str]:

@@ -246,11 +246,15 @@ def test_a_model_that_leaves_no_room_for_kv_is_refused(refused):
 def test_a_hardware_file_that_is_none_is_refused(refused, tmp_path):
     (tmp_path / "own.yaml").write_text("name: mine\n")
     (tmp_path / "odd.yaml").write_text("cost: {constant: 3}\n")
+    (tmp_path / "less.yaml").write_text("cost: {constant_s: -1}\n")
+    (tmp_path / "cut.yaml").write_text("cost: {constant_s: 1,\n")
     assert refused("sim", "cost=calibrated").startswith("cost.path is missing: expected a file that `kvtwin calibrate`")
     for name, line in {
         "no.yaml": "cost.path=no.yaml: No such file",
         "own.yaml": "cost.path=own.yaml: has no key `cost`",
-        "odd.yaml": "cost.path=odd.yaml: LinearCost.__init__() got an unexpected keyword argument 'constant'",
+        "odd.yaml": "cost.path=odd.yaml: cost.constant: no such key; did you mean constant_s?",
+        "less.yaml": "cost.path=less.yaml: cost.constant_s=-1: expected at least 0",
+        "cut.yaml": "cost.path=cut.yaml, line 2: not readable as YAML; expected a file that `kvtwin calibrate` wrote",
     }.items():
         with pytest.raises(InputError) as caught:
             load_calibrated(name)

@@ -258,4 +258,6 @@ def test_collect_tells_what_it_cannot_read_and_shows_the_rest(kvtwin, tmp_path):
     assert finished.status == 1
     assert [record["run"] for record in json.loads(finished.out)] == ["runs/good"]
     assert finished.errors[0].startswith("kvtwin: runs/bad/summary.json: not readable as JSON")
-    assert kvtwin("collect", "nowhere").errors == ["kvtwin: collect: no folder nowhere"]
+    assert kvtwin("collect", "nowhere").errors == [
+        "kvtwin: collect: no folder nowhere; expected one with finished runs, such as runs/sim"
+    ]

@@ -135,7 +135,8 @@ def test_a_bad_row_is_refused_with_its_place_or_counted_by_reason(reason, row, r
     text = AZURE + "2023-11-16 00:00:01,10,1\n" if "{" not in row and "[" not in row else mooncake() + "\n\n"
     text += row + "\n"
 
-    with pytest.raises(InputError, match=r"trace\.txt, line 3, column .+(: .+| is missing); expected .+") as error:
+    told = r"trace\.txt, line 3, (column|character) .+(: .+| is missing); expected .+"
+    with pytest.raises(InputError, match=told) as error:
         read(text)
     assert "\n" not in str(error.value)
     assert len(str(error.value)) < 400
@@ -143,6 +144,12 @@ def test_a_bad_row_is_refused_with_its_place_or_counted_by_reason(reason, row, r
     trace = read(text, on_error="skip")
     assert trace.num_requests == 1
     assert trace.num_dropped == {reason: 1}
+
+
+@pytest.mark.parametrize(("row", "place"), [('{"timestamp": 5, "inp', 18), ('{"timestamp": 5,', 17)])
+def test_a_line_that_ends_too_early_is_told_as_such(row, place, read):
+    with pytest.raises(InputError, match=rf"line 2, character {place}: .*; expected .* \(was the file cut off\?\)$"):
+        read(f"{mooncake()}\n{row}")
 
 
 def test_failed_calls_are_left_out_and_counted_by_reason(read):

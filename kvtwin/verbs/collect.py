@@ -67,7 +67,7 @@ def _parser() -> Arguments:
 def _files_below(folders: Sequence[Path], name: str) -> list[Path]:
     for folder in folders:
         if not folder.is_dir():
-            raise InputError(f"collect: no folder {folder}")
+            raise InputError(f"collect: no folder {folder}; expected one with finished runs, such as runs/sim")
     return [file for folder in folders for file in sorted(folder.rglob(name))]
 
 

@@ -14,14 +14,18 @@ Row = TypeVar("Row")
 
 
 class BadRow(Exception):
-    """A row that cannot become a request: `reason` (the key it is counted under), column, value, what was expected."""
+    """A row that cannot become a request: `reason` (the key it is counted under), column, value, what was expected.
 
-    def __init__(self, reason: str, column: str, value: object, expected: str) -> None:
+    `kind` is what `column` counts, where that is no column: a character of the line.
+    """
+
+    def __init__(self, reason: str, column: str, value: object, expected: str, kind: str = "column") -> None:
         super().__init__(reason)
         self.reason = reason
         self.column = column
         self.value = value
         self.expected = expected
+        self.kind = kind
 
     def describe(self) -> str:
         """Column, value and what was expected: one line, cut short where a file holds a monster."""
@@ -52,7 +56,7 @@ class RefuseBadRows:
 
     def handle(self, source: Source, line_number: int | None, bad: BadRow) -> None:
         where = f"{source.path}, " if line_number is None else f"{source.path}, line {line_number}, "
-        raise InputError(f"{where}column {bad.describe()}")
+        raise InputError(f"{where}{bad.kind} {bad.describe()}")
 
     def num_dropped(self) -> dict[str, int]:
         return {}

@@ -14,6 +14,7 @@ MAX_TOKENS = 2**31 - 1
 PS_PER_NS = 10**3
 PS_PER_MS = 10**9
 PS_PER_S = 10**12
+_AN_OBJECT = "one JSON object a line"
 
 
 def json_object(line: str) -> dict[str, Any]:
@@ -22,9 +23,11 @@ def json_object(line: str) -> dict[str, Any]:
         row = parse_json(line)
     except (ValueError, RecursionError) as error:
         start = getattr(error, "pos", 0)
-        raise BadRow("malformed_row", f"at character {start + 1}", line[start:], "one JSON object a line") from error
+        is_cut = start >= len(line.rstrip()) or str(error).startswith("Unterminated string")
+        expected = f"{_AN_OBJECT} (was the file cut off?)" if is_cut else _AN_OBJECT
+        raise BadRow("malformed_row", str(start + 1), line[start:], expected, "character") from error
     if not isinstance(row, dict):
-        raise BadRow("malformed_row", "at character 1", line, "one JSON object a line")
+        raise BadRow("malformed_row", "1", line, _AN_OBJECT, "character")
     return row
 
 

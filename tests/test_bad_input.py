@@ -42,9 +42,9 @@ def refused(kvtwin):
         (["size", "context=10000000"], "context_tokens=10000000: llama3_8b has 131072 positions"),
         (["size", "model=llama3_405b"], "llama3_405b does not fit on h100_80gb with tensor_parallel=1"),
         (["model", "fetch", "smollm2_135"], "model fetch smollm2_135: no real weights of it are known; did you mean"),
-        (["parity"], "usage: kvtwin parity LOG..."),
-        (["report"], "usage: kvtwin report RUN_FOLDER..."),
-        (["doctor", "now"], "doctor takes no arguments, got now"),
+        (["parity"], "parity: the following arguments are required: LOG (kvtwin parity --help tells how)"),
+        (["report"], "report: the following arguments are required: RUN_FOLDER"),
+        (["doctor", "now"], "doctor: unrecognized arguments: now"),
     ],
 )
 def test_a_wrong_word_is_told_with_what_would_be_right(refused, words, line):

@@ -54,6 +54,13 @@ def test_help_of_a_verb_lists_its_groups_and_keys(kvtwin):
     assert "num_blocks: auto" in finished.out
 
 
+@pytest.mark.parametrize("verb", ["parity", "model", "report", "doctor", "collect", "compare"])
+def test_help_of_a_verb_without_a_configuration_is_its_usage(kvtwin, verb):
+    finished = kvtwin(verb, "--help")
+    assert finished.status == 0
+    assert finished.out.startswith(f"usage: kvtwin {verb}")
+
+
 def test_the_version_is_the_packages(kvtwin):
     finished = kvtwin("--version")
     assert finished.status == 0

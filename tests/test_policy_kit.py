@@ -43,6 +43,13 @@ def test_the_one_that_the_wrong_ones_derive_from_is_right():
     check_policy(wrong.OldestFirst, effort=SOME)
 
 
+def test_the_policy_of_the_readme_keeps_its_promises(tmp_path, monkeypatch):
+    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    (tmp_path / "readme_policy.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    check_policy(find_class("readme_policy.EarliestRegistered", "eviction"), effort=QUICK)
+
+
 @pytest.mark.parametrize(
     ("policy", "rule", "what"),
     [

@@ -15,6 +15,9 @@ USAGE = "usage: kvtwin model list | kvtwin model fetch NAME | kvtwin model conve
 
 
 def run(args: Sequence[str]) -> int:
+    if args and args[0] in ("-h", "--help"):
+        print(USAGE)
+        return 0
     if list(args) == ["list"]:
         for name in options_of("model"):
             print(f"{name}{_hint(name)}")

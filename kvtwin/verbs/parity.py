@@ -6,15 +6,16 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from core.errors import InputError
+from kvtwin.arguments import Arguments
 from kvtwin.parity.checking import check_log
 
 
 def run(args: Sequence[str]) -> int:
     """A line per log; 0 only if every one of them is equal."""
-    if not args or args[0].startswith("-"):
-        raise InputError("usage: kvtwin parity LOG... (recorded decision logs, JSON lines)")
+    parser = Arguments("parity", "Replays recorded decisions of vLLM and SGLang, and names the first that differs.")
+    parser.add_argument("logs", nargs="+", metavar="LOG", help="a recorded decision log, JSON lines")
     all_equal = True
-    for path in map(Path, args):
+    for path in map(Path, parser.parse_args(args).logs):
         try:
             result = check_log(path)
         except InputError as error:

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from core.errors import InputError
+from kvtwin.arguments import Arguments
 from kvtwin.comparison import COMPARISON_FILE, read_comparison
 from kvtwin.report import write_report, write_run_report
 from kvtwin.store import read_run
 
 
 def run(args: Sequence[str]) -> int:
-    if not args or args[0].startswith("-"):
-        raise InputError("usage: kvtwin report RUN_FOLDER...")
-    for path in map(Path, args):
+    parser = Arguments("report", "Writes report.html into each folder.")
+    parser.add_argument("folders", nargs="+", metavar="RUN_FOLDER", help="of a run, or of a validation")
+    for path in map(Path, parser.parse_args(args).folders):
         page = path / "report.html"
         if (path / COMPARISON_FILE).exists():
             _write_validation(path, page)

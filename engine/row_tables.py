@@ -76,7 +76,7 @@ class RowTables:
     def take_changes(self) -> tuple[TableChanges, list[tuple[np.ndarray, np.ndarray]]]:
         """What was written since the last call; and by group the rows written to, with the first column of each."""
         shape, (places, block_ids, rows, columns) = self.ids.shape, self._changes
-        changes = TableChanges(shape, _array(places), _array(block_ids))
+        changes = TableChanges(shape, _joined(places), _joined(block_ids))
         written = [(_array(own), _array(first)) for own, first in zip(rows, columns, strict=True)]
         for noted in (places, block_ids, *rows, *columns):
             noted.clear()
@@ -89,21 +89,19 @@ class RowTables:
         if len(table) > self.ids.shape[2]:
             self._grow(self.ids.shape[1], 2 * len(table))
         self.num_blocks[group, row.number] = len(table)
-        new = [_UNREAD if block is None else block.block_id for block in table[num_same:]]
+        new = np.array([_UNREAD if block is None else block.block_id for block in table[num_same:]], dtype=np.int64)
         into = self.ids[group, row.number, num_same : len(table)]
-        pairs = enumerate(zip(into.tolist(), new, strict=True))
-        differ = [place for place, (old, block_id) in pairs if old != block_id]
-        if differ:
-            into[:] = new
-            self._note(group, row.number, [num_same + place for place in differ], [new[place] for place in differ])
+        (columns,) = (into != new).nonzero()
+        if columns.size:
+            into[columns] = block_ids = new[columns]
+            self._note(group, row.number, num_same + columns, block_ids)
 
-    def _note(self, group: int, row: int, columns: list[int], block_ids: list[int]) -> None:
-        places, all_block_ids, rows, first_columns = self._changes
+    def _note(self, group: int, row: int, columns: np.ndarray, block_ids: np.ndarray) -> None:
         start = (group * self.ids.shape[1] + row) * self.ids.shape[2]
-        places += [start + column for column in columns]
-        all_block_ids += block_ids
-        rows[group].append(row)
-        first_columns[group].append(columns[0])
+        self._changes.places.append(start + columns)
+        self._changes.block_ids.append(block_ids)
+        self._changes.rows[group].append(row)
+        self._changes.first_columns[group].append(columns.item(0))
 
     def _begin(self, sequence: Sequence) -> _Row:
         if not self._free:
@@ -126,8 +124,8 @@ class RowTables:
         new_rows, new_columns = num_rows - old_rows, num_columns - old_columns
         self.ids = np.pad(self.ids, ((0, 0), (0, new_rows), (0, new_columns)))
         self.num_blocks = np.pad(self.num_blocks, ((0, 0), (0, new_rows)))
-        places = np.unravel_index(_array(self._changes.places), old_shape)
-        self._changes.places[:] = np.ravel_multi_index(places, self.ids.shape).tolist()
+        old_places = [np.unravel_index(places, old_shape) for places in self._changes.places]
+        self._changes.places[:] = [np.ravel_multi_index(places, self.ids.shape) for places in old_places]
 
 
 class DeviceTables:
@@ -166,12 +164,16 @@ class _Row(NamedTuple):
 
 
 class _Changes(NamedTuple):
-    """places, block_ids: as in `TableChanges`; rows, first_columns: by group, of each change of a row."""
+    """places, block_ids: of each change of a row, as in `TableChanges`; rows, first_columns: likewise, by group."""
 
-    places: list[int]
-    block_ids: list[int]
+    places: list[np.ndarray]
+    block_ids: list[np.ndarray]
     rows: list[list[int]]
     first_columns: list[list[int]]
+
+
+def _joined(arrays: list[np.ndarray]) -> np.ndarray:
+    return np.concatenate(arrays) if arrays else NOTHING
 
 
 def _array(numbers: list[int]) -> np.ndarray:

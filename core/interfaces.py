@@ -261,8 +261,7 @@ class Admission(Enum):
 class AdmissionPolicy(Policy):
     @abstractmethod
     def admit(self, request: Request, num_new_blocks: int, view: SchedulerView) -> Admission:
-        """May the head of the queue run now? `num_new_blocks`: free blocks that its first chunk would use up, idle hits
-        included.
+        """May the head of the queue run now? `num_new_blocks`: what its first chunk takes, idle hits included.
 
         The answer may depend on the number of free blocks only monotonically (more free blocks never turn ADMIT into
         WAIT), on the counts of the running and the waiting, and on what the hooks below tell; otherwise it may change
@@ -296,9 +295,8 @@ class BatchRules(NamedTuple):
 class BatchPolicy(Policy):
     """How a step's tokens are handed out. Rules may depend on who runs and waits; all else announces `next_change`.
 
-    Under a policy that `frees_with_batch`, who ends keeps its blocks until nothing runs. One whose steps may hold more
-    than `scheduler.max_batch_tokens` says so by `exceeds_max_batch_tokens`: whole texts must then fit the pool, also
-    where layers have windows, which shrink a text in memory only from one step to the next.
+    Under a policy that `frees_with_batch`, who ends keeps its blocks until nothing runs. Where steps may hold more than
+    `scheduler.max_batch_tokens` it says `exceeds_max_batch_tokens`: whole texts must then fit the pool, windows or not.
     """
 
     frees_with_batch: ClassVar[bool] = False

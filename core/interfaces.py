@@ -240,8 +240,7 @@ class PreemptionPolicy(Policy):
     def select(self, running: Running, shortage: Shortage, for_request: Request) -> Preemption | None:
         """Names the victim, which may be `for_request` itself. None: nobody; `for_request` sits this step out.
 
-        For slots, the victim must stand behind `for_request` in the queue, else it would come straight back: it is
-        then left alone.
+        For slots, a victim that would not stand behind `for_request` in the queue is left alone: it would come back.
         """
 
     def headroom_blocks(self, running: Running) -> int:

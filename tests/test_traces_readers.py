@@ -146,6 +146,11 @@ def test_a_bad_row_is_refused_with_its_place_or_counted_by_reason(reason, row, r
     assert trace.num_dropped == {reason: 1}
 
 
+def test_a_number_is_told_as_the_file_has_it(read):
+    with pytest.raises(InputError, match=r"column input_length: 5\.5; expected a whole number"):
+        read(mooncake().replace('"input_length": ', '"input_length": 5.5, "was": '))
+
+
 @pytest.mark.parametrize(("row", "place"), [('{"timestamp": 5, "inp', 18), ('{"timestamp": 5,', 17)])
 def test_a_line_that_ends_too_early_is_told_as_such(row, place, read):
     with pytest.raises(InputError, match=rf"line 2, character {place}: .*; expected .* \(was the file cut off\?\)$"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
+from decimal import Decimal
 from reprlib import Repr
 from typing import Protocol, TypeVar
 
@@ -36,6 +37,8 @@ class BadRow(Exception):
 
 def shown(value: object) -> str:
     """About 60 characters of a value, without writing out the rest of it first."""
+    if isinstance(value, Decimal):  # how numbers of JSON come
+        return str(value)[:60]
     short = Repr()
     short.maxstring = short.maxother = short.maxlong = 60
     return short.repr(value)

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 from enum import Enum
 from itertools import count
 
-from core.attribution import Attribution
 from core.decision_log import NO_REQUEST, DecisionLog, Event
 from core.interfaces import Block, BlockKey, EvictionPolicy
+from core.pool import OutOfBlocksError, Pool
 from core.prefix_index import HashIndex
 
 
@@ -19,14 +19,7 @@ class FreeOrder(Enum):
     APPEND_ALL = "append_all"  # to the eviction policy, like the hashed ones, with key None
 
 
-UNBOUNDED = 1 << 62  # more than any run uses
-
-
-class OutOfBlocksError(RuntimeError):
-    """The pool was asked for more than it has: the caller did not look at `num_available` first."""
-
-
-class BlockPool:
+class BlockPool(Pool):
     """Blocks are FREE (no content), CACHED (content, unreferenced, evictable) or REFERENCED.
 
     A FREE block lies ready with the reference count 1 of whoever takes it next: taking and freeing touch the pool's
@@ -46,27 +39,30 @@ class BlockPool:
         free_order: FreeOrder = FreeOrder.UNHASHED_FIRST,
         first_block_id: int = 0,
     ) -> None:
-        self.num_blocks = num_blocks
-        self.first_block_id = first_block_id
+        super().__init__(num_blocks, first_block_id)
         self.index = index
-        self.num_available = UNBOUNDED if num_blocks is None else num_blocks  # FREE and CACHED: what `take` can return
-        self.num_referenced = 0
-        self.num_cached = 0  # with content, and nobody references them
-        self.num_shared = 0  # references beyond the first, of all blocks
         self._num_evictable = 0  # held by the eviction policy: cached ones, and under APPEND_ALL all released ones
-        self.num_evictions = 0
         self.blocks: list[Block] = []  # every block ever used, by id
         self._eviction = eviction
         self._log = log
         self.free: list[Block] = []  # stack: the last is taken first
-        self.attribution: Attribution | None = None
         self._keeps_unhashed_apart = free_order is FreeOrder.UNHASHED_FIRST
         self._tells_evictions = type(eviction).on_evict is not EvictionPolicy.on_evict
 
     @property
     def num_free(self) -> int:
-        """Blocks that are taken before anything is evicted."""
         return self.num_available - self._num_evictable
+
+    @property
+    def num_orphans(self) -> int:
+        return self.index.num_orphans
+
+    @property
+    def counts_orphans(self) -> bool:
+        return self.index.is_linked
+
+    def resident(self, key: BlockKey) -> Block | None:
+        return self.index.get(key)
 
     def block(self, block_id: int) -> Block:
         """The block of this id, which has been in use before."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
@@ -10,8 +11,9 @@ from core.decision_log import DecisionLog, Event
 from core.interfaces import AllocationPolicy, Block, BlockKey, EvictionPolicy
 from core.kv_group import KVGroup, group_key, group_parents
 from core.plan import BlockCopy, StepPlan
+from core.pool import Pool
 from core.radix_tree import RadixNode
-from core.request import Request, Sequence
+from core.request import BlockTable, Request, Sequence
 from core.running import RunningRequests
 from core.swap import HostPool
 from core.swapping import Swapping
@@ -22,7 +24,7 @@ class PrefixHit:
     """Cached blocks a request may adopt: one table per KV group; None where a block left the group's window."""
 
     num_tokens: int
-    tables: list[list[Block | None]]
+    tables: list[BlockTable]
     num_idle: int  # blocks of it that no request references: adopting them uses up capacity
     node: RadixNode[Block] | None = None  # where it ends, in a radix tree
 
@@ -49,7 +51,9 @@ class BlockTables:
         prefix_caching: bool = True,
         max_batch_tokens: int = 1 << 62,
     ) -> None:
-        self.pool = pool
+        self.pool: Pool = pool
+        self.blocks = pool  # the same, as its objects
+        self.free_ids = array("q")  # the free stack, where tables are arrays of ids
         self.swapping = Swapping(pool, host, groups, block_size, log, prefix_caching)
         self.groups = groups
         self.num_groups = len(groups)
@@ -64,7 +68,7 @@ class BlockTables:
         self._log = log
         self._max_batch_tokens = max_batch_tokens
 
-    def empty(self) -> list[list[Block]]:
+    def empty(self) -> list[BlockTable]:
         """The tables of a sequence that holds nothing."""
         return [[] for _ in self.groups]
 
@@ -78,7 +82,7 @@ class BlockTables:
         """The longest cached prefix of its known tokens, at least one token short of all. Changes nothing."""
         num_full = (sequence.num_known - 1) // self.block_size
         if len(self.groups) == 1 and not self.is_windowed:
-            blocks = self.pool.index.leading(sequence.keys.keys(0, num_full))
+            blocks = self.blocks.index.leading(sequence.keys.keys(0, num_full))
             if not blocks:
                 return NO_HIT
             num_idle = len([None for block in blocks if not block.ref_count])
@@ -88,7 +92,7 @@ class BlockTables:
     def _find_grouped_prefix(self, sequence: Sequence, num_full: int) -> PrefixHit:
         """The minimum over groups, each by its own rule, repeated until every group agrees."""
         found = [
-            [self.pool.index.get(group_key(group, sequence.keys.key(i))) for i in range(num_full)]
+            [self.blocks.index.get(group_key(group, sequence.keys.key(i))) for i in range(num_full)]
             for group in range(len(self.groups))
         ]
         num_hits, agreed = num_full, False
@@ -112,8 +116,8 @@ class BlockTables:
         for table, hits in zip(sequence.tables, hit.tables, strict=True):
             blocks = [block for block in hits if block is not None]
             if blocks:
-                self.pool.adopt(blocks, request_id, readmission)
-            table[:] = hits  # type: ignore[assignment]
+                self.blocks.adopt(blocks, request_id, readmission)
+            table[:] = hits
         sequence.stored_computed = hit.num_tokens
         sequence.num_registered = hit.num_tokens // self.block_size
 
@@ -174,7 +178,7 @@ class BlockTables:
             num_blocks = target - len(table)
             if num_blocks > 0:
                 incoming = self._incoming(sequence, group, num_blocks) if num_blocks > self.pool.num_free else ()
-                table.extend(self.pool.take(num_blocks, request.request_id, incoming))
+                table.extend(self.blocks.take(num_blocks, request.request_id, incoming))
         self.note_surplus(sequence)
 
     def top_up(self) -> None:
@@ -190,7 +194,7 @@ class BlockTables:
         owners = [sequence.request.request_id for sequence in sequences]
         if len(self.groups) > 1:
             owners = [owner for owner in owners for _ in self.groups]
-        blocks = iter(self.pool.take_for(owners))
+        blocks = iter(self.blocks.take_for(owners))
         for sequence in sequences:
             for table in sequence.tables:
                 table.append(next(blocks))
@@ -225,10 +229,10 @@ class BlockTables:
         request_id = sequence.request.request_id
         for table in sequence.tables:
             shared = table[index]
-            own = self.pool.take(1, request_id)[0]
+            own = self.blocks.take(1, request_id)[0]
             plan.copies.append(BlockCopy(shared.block_id, own.block_id))
             self._log.blocks(Event.COPY, request_id, (own,))
-            self.pool.release((shared,), request_id)
+            self.blocks.release((shared,), request_id)
             table[index] = own
 
     def publish(self, sequence: Sequence, num_tokens: int) -> None:
@@ -242,10 +246,10 @@ class BlockTables:
             if last <= first:
                 return
         keys = sequence.keys.keys(first, last)
-        parents = sequence.keys.parents(first, last) if self.pool.index.is_linked else []
+        parents = sequence.keys.parents(first, last) if self.blocks.index.is_linked else []
         for group, table in enumerate(sequence.tables):
             group_keys = [group_key(group, key) for key in keys] if group else keys
-            self.pool.register(
+            self.blocks.register(
                 table[first:last],
                 group_keys,
                 request.request_id,
@@ -259,7 +263,7 @@ class BlockTables:
         """As `publish`, of sequences each of which fills a block with its next token."""
         size = self.block_size
         places = [sequence.num_computed // size for sequence in sequences]
-        is_plain = self.num_groups == 1 and not self.pool.index.is_linked and not self.is_windowed
+        is_plain = self.num_groups == 1 and not self.blocks.index.is_linked and not self.is_windowed
         if not is_plain or any(
             sequence.num_registered != place or sequence.request.is_beam_search
             for sequence, place in zip(sequences, places, strict=True)
@@ -275,7 +279,7 @@ class BlockTables:
             keys.append(sequence.keys.key(place))
             owners.append(request.request_id)
             sequence.num_registered = place + 1
-        self.pool.register_for(blocks, keys, owners)
+        self.blocks.register_for(blocks, keys, owners)
 
     def undo_step(self, request: Request, plan: StepPlan, keep_registrations: bool) -> None:
         """Takes back what the step being planned did for a request that has just been preempted.
@@ -293,7 +297,7 @@ class BlockTables:
         for table in sequence.tables:
             for block in table[sequence.stored_computed // self.block_size : sequence.num_registered]:
                 if block.key is not None and block.ref_count == 1:
-                    self.pool.unregister(block)
+                    self.blocks.unregister(block)
 
     def _undo_copies(self, sequence: Sequence, plan: StepPlan) -> None:
         index = sequence.stored_computed // self.block_size
@@ -301,9 +305,9 @@ class BlockTables:
         for table in sequence.tables:
             copy = copies.get(table[index].block_id) if index < len(table) else None
             if copy is not None:
-                own, table[index] = table[index], self.pool.block(copy.source_id)
-                self.pool.share((table[index],))  # it has a reference left: the last sample to write does not copy
-                self.pool.release((own,), sequence.request.request_id)
+                own, table[index] = table[index], self.blocks.block(copy.source_id)
+                self.blocks.share((table[index],))  # it has a reference left: the last sample to write does not copy
+                self.blocks.release((own,), sequence.request.request_id)
                 plan.copies.remove(copy)
 
     # ---- what the blocks hold -------------------------------------------------------------------------------------
@@ -350,7 +354,7 @@ class BlockTables:
             blocks = table[::-1]
             if self.is_windowed:
                 blocks = [block for block in blocks if block is not None]
-            self.pool.release(blocks, sequence.request.request_id)
+            self.blocks.release(blocks, sequence.request.request_id)
             table.clear()
         sequence.num_registered = 0
         if sequence.num_surplus_tokens:
@@ -366,15 +370,15 @@ class BlockTables:
                 if table[index] is None:
                     break
                 expired.append(table[index])
-                table[index] = None  # type: ignore[call-overload]
-            self.pool.release(expired, sequence.request.request_id)
+                table[index] = None
+            self.blocks.release(expired, sequence.request.request_id)
             plan.window_frees.extend(block.block_id for block in expired)
 
     def fork(self, lead: Sequence, sibling: Sequence, num_blocks: int) -> None:
         """`sibling` shares the first `num_blocks` blocks of each of `lead`'s tables."""
         for source, target in zip(lead.tables, sibling.tables, strict=True):
             target[:] = source[:num_blocks]
-            self.pool.share([block for block in target if block is not None])
+            self.blocks.share([block for block in target if block is not None])
         sibling.num_registered = min(lead.num_registered, num_blocks)
         self.note_surplus(sibling)
 
@@ -389,9 +393,9 @@ class BlockTables:
                 places = (i for i, block in enumerate(table) if block is not source[i])
                 first = next(places, len(table))
                 dropped, table[first:] = table[first:], source[first:]
-                self.pool.share([block for block in source[first:] if block is not None])
-                self.pool.release([block for block in reversed(dropped) if block is not None], request_id)
+                self.blocks.share([block for block in source[first:] if block is not None])
+                self.blocks.release([block for block in reversed(dropped) if block is not None], request_id)
 
     def check_integrity(self, sequences: Iterable[Sequence]) -> None:
         """Proves the pool's books against the tables of all `sequences` that have any. O(pool): for tests."""
-        self.pool.check_integrity([b for b in table if b is not None] for s in sequences for table in s.tables)
+        self.blocks.check_integrity([b for b in table if b is not None] for s in sequences for table in s.tables)

@@ -134,7 +134,7 @@ def build_scheduler(
     max_unsettled_tokens = _max_unsettled_tokens(config, policies.batching)
     tables = make_tables(pool, eviction, allocation, log, groups, prefix_caching, max_unsettled_tokens)
     if attribution and prefix_caching and len(groups) == 1 and groups[0].window_tokens is None:
-        tables.pool.attribution = Attribution(tables.pool.index.get, log, clock.now, pool.block_size_tokens)
+        tables.pool.attribution = Attribution(tables.pool.resident, log, clock.now, pool.block_size_tokens)
     kind = AsyncScheduler if config.async_scheduling else Scheduler
     scheduler = clock.scheduler = kind(config, tables, policies, log, recorder)
     scheduler.foresight = foresight

@@ -168,7 +168,7 @@ class ContiguousTables(BlockTables):
         for source, target in zip(table, blocks, strict=False):
             plan.move(source.block_id, target.block_id)
         self._disown(sequence)
-        self.pool.release(table[::-1], request_id)
+        self.blocks.release(table[::-1], request_id)
 
     def _own(self, sequence: Sequence, run: Run) -> None:
         self._runs[sequence] = run
@@ -184,7 +184,7 @@ class ContiguousTables(BlockTables):
     def check_integrity(self, sequences: Iterable[Sequence]) -> None:
         """Also that the policy's free runs and the runs in use cover the pool once. O(pool): for tests."""
         sequences = [sequence for sequence in sequences if sequence.tables[0]]
-        self.pool.check_integrity([sequence.tables[0] for sequence in sequences])
+        self.blocks.check_integrity([sequence.tables[0] for sequence in sequences])
         runs = [*self._placement.free_runs(), *(self._runs[sequence] for sequence in sequences)]
         place = 0
         for run in sorted(runs):

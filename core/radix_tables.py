@@ -58,7 +58,7 @@ class RadixTables(BlockTables):
     def look_up(self, sequence: Sequence) -> PrefixHit:
         """As `find_prefix`, but the tree is touched, and split where the hit ends."""
         keys = sequence.keys.keys(0, (sequence.num_known - 1) // self.block_size)
-        hits = self.pool.index.leading(keys)
+        hits = self.blocks.index.leading(keys)
         node = self.tree.match(keys).node
         return PrefixHit(len(hits) * self.block_size, [[*hits]], sum(block.ref_count == 0 for block in hits), node)
 
@@ -81,10 +81,10 @@ class RadixTables(BlockTables):
         num_counted = self._num_counted.get(sequence, 0)
         num_found, node = self.tree.insert(keys, table[:num_blocks], -request.priority, num_counted)
         if num_found > num_held:
-            self._keep_once(sequence, self.pool.index.leading(keys[:num_found])[num_held:])
+            self._keep_once(sequence, self.blocks.index.leading(keys[:num_found])[num_held:])
         positions = range(num_found, num_blocks)
         blocks = table[num_found:num_blocks]
-        self.pool.register(blocks, keys[num_found:], request.request_id, positions, category=request.category)
+        self.blocks.register(blocks, keys[num_found:], request.request_id, positions, category=request.category)
         sequence.num_registered = self._num_counted[sequence] = num_blocks
         self._hold(sequence, node)
 
@@ -93,8 +93,8 @@ class RadixTables(BlockTables):
         table, request_id = sequence.tables[0], sequence.request.request_id
         place = slice(sequence.num_registered, sequence.num_registered + len(kept))
         own, table[place] = table[place], kept
-        self.pool.adopt(kept, request_id, readmission=False)
-        self.pool.release(own[::-1], request_id)
+        self.blocks.adopt(kept, request_id, readmission=False)
+        self.blocks.release(own[::-1], request_id)
 
     def fork(self, lead: Sequence, sibling: Sequence, num_blocks: int) -> None:
         super().fork(lead, sibling, num_blocks)
@@ -118,8 +118,8 @@ class RadixTables(BlockTables):
             cached.update(node.slots)
             for block, key in zip(node.slots, node.pages, strict=True):
                 assert (block.key, block.ref_count) == (key, node.num_locks), f"block {block.block_id} and its node"
-                assert self.pool.index.get(key) is block, f"block {block.block_id} is not in the index"
-        assert len(cached) == len(self.pool.index), "the tree and the index hold different blocks"
+                assert self.blocks.index.get(key) is block, f"block {block.block_id} is not in the index"
+        assert len(cached) == len(self.blocks.index), "the tree and the index hold different blocks"
         assert self._locked.keys() <= set(live), "a sequence that is gone holds a lock"
         for sequence in live:
             held = self._locked.get(sequence, self.tree.root)

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from core.block_pool import BlockPool
 from core.block_tables import BlockTables
 from core.durations import EvenDurations
 from core.plan import StepPlan
+from core.pool import Pool
 from core.request import Request
 from core.request_log import RequestLog
 
@@ -157,13 +157,13 @@ class Recorder:
             self.step_referenced_blocks.append(pool.num_referenced)
         self.step_cached_blocks.note(place, pool.num_cached)
         self.step_shared_references.note(place, pool.num_shared)
-        self.step_orphan_blocks.note(place, pool.index.num_orphans)
+        self.step_orphan_blocks.note(place, pool.num_orphans)
         self.step_evictions_before_end.note(place, pool.num_evictions)
         self.step_internal_tokens.note(place, tables.num_surplus_tokens)
         self.step_external_tokens.note(place, tables.num_external_tokens(bool(plan.blocked)))
         self.num_steps_begun = place + num_steps
 
-    def on_step(self, pool: BlockPool, num_internal_tokens: int) -> None:
+    def on_step(self, pool: Pool, num_internal_tokens: int) -> None:
         """One further step began, and has taken its blocks, in a pool of which any block serves anybody."""
         place = self.num_steps_begun
         self.step_referenced_blocks.append(pool.num_referenced)
@@ -173,13 +173,13 @@ class Recorder:
             self.step_cached_blocks.note(place, pool.num_cached)
         if pool.num_shared != self.step_shared_references.last:
             self.step_shared_references.note(place, pool.num_shared)
-        if pool.index.num_orphans != self.step_orphan_blocks.last:
-            self.step_orphan_blocks.note(place, pool.index.num_orphans)
+        if pool.num_orphans != self.step_orphan_blocks.last:
+            self.step_orphan_blocks.note(place, pool.num_orphans)
         if pool.num_evictions != self.step_evictions_before_end.last:
             self.step_evictions_before_end.note(place, pool.num_evictions)
         self.num_steps_begun = place + 1
 
-    def on_plan(self, plan: StepPlan, durations_ps: Sequence[int], pool: BlockPool) -> None:
+    def on_plan(self, plan: StepPlan, durations_ps: Sequence[int], pool: Pool) -> None:
         """A plan was carried out, and what ended with it has freed its blocks."""
         place = self.num_plans
         first_ps, growth_ps = self._even(durations_ps)
@@ -209,7 +209,7 @@ class Recorder:
             if number:
                 column[place] = number
         self.cached_blocks_after.note(place, pool.num_cached)
-        self.orphan_blocks_after.note(place, pool.index.num_orphans)
+        self.orphan_blocks_after.note(place, pool.num_orphans)
 
     def _even(self, durations_ps: Sequence[int]) -> tuple[int, int]:
         """First duration and growth; or, once the durations are listed, their place and UNEVEN."""

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from core.content import BlockKeys
-from core.interfaces import Block
 
 if TYPE_CHECKING:
     from core.decode_batch import DecodeBatch
     from core.swap import SwappedKV
+
+
+BlockTable = Any
+"""A sequence's blocks by position: a list of `Block`, None where one left its window; or, where the pool keeps runs, an
+array of block ids.
+"""
 
 
 class Status(Enum):
@@ -54,7 +59,7 @@ class Sequence:
     first_lost: int = 0  # index of the block that `lost_ahead` begins with
 
     def __init__(
-        self, request: Request, index: int, keys: BlockKeys, tables: list[list[Block]], stored_known: int
+        self, request: Request, index: int, keys: BlockKeys, tables: list[BlockTable], stored_known: int
     ) -> None:
         self.request = request
         self.request_id = request.request_id

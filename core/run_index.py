@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Sequence
-from typing import ClassVar
 
 from core.content import BlockKeys
 from core.interfaces import BlockKey
@@ -12,9 +11,6 @@ from core.interfaces import BlockKey
 
 class RunIndex:
     """As `HashIndex`, of ids. Content that only its own sequence could ask for enters when that may come back."""
-
-    is_linked: ClassVar[bool] = False
-    num_orphans = 0
 
     def __init__(self) -> None:
         self._oldest: dict[BlockKey, int] = {}

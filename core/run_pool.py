@@ -13,11 +13,10 @@ from itertools import pairwise
 
 import numpy as np
 
-from core.attribution import Attribution
-from core.block_pool import OutOfBlocksError
 from core.content import BlockKeys
 from core.decision_log import NO_REQUEST, DecisionLog, Event
-from core.interfaces import Policy
+from core.interfaces import BlockKey, Policy
+from core.pool import OutOfBlocksError, Pool
 from core.run_index import RunIndex
 
 _FEW_EMPTY_RUNS = 64
@@ -58,23 +57,17 @@ class IdleRun:
         self.parts[number : number + 1] = [part for part in ((first, begin), (end, last)) if part[0] < part[1]]
 
 
-class RunPool:
+class RunPool(Pool):
     """As `BlockPool`, with block ids for block objects. A block is FREE, in an idle run, or REFERENCED.
 
     Idle runs lie in order of release, and of the first its leaf is the next victim.
     """
 
     def __init__(self, num_blocks: int, log: DecisionLog, first_block_id: int = 0) -> None:
-        self.num_blocks = num_blocks
-        self.first_block_id = first_block_id
+        super().__init__(num_blocks, first_block_id)
         self.index = RunIndex()
-        self.num_available = num_blocks
-        self.num_referenced = 0
-        self.num_cached = 0
-        self.num_shared = 0  # references beyond the first, of all blocks
-        self.num_evictions = 0
+        self._num_blocks = num_blocks
         self.free = array("q")  # stack: the last is taken first
-        self.attribution: Attribution | None = None
         self._log = log
         self._num_used = 0  # ids that were ever taken
         self._order: deque[IdleRun] = deque()
@@ -87,8 +80,10 @@ class RunPool:
 
     @property
     def num_free(self) -> int:
-        """Blocks that are taken before anything is evicted."""
         return self.num_available - self.num_cached
+
+    def resident(self, key: BlockKey) -> int | None:
+        return self.index.get(key)
 
     # ---- taking -----------------------------------------------------------------------------------------------------
 
@@ -110,7 +105,7 @@ class RunPool:
 
     def top_up(self) -> None:
         """Lays some blocks that were never used below the free ones. They are next after those in any case."""
-        num_fresh = min(self.num_blocks - self._num_used, _FRESH_AT_ONCE)
+        num_fresh = min(self._num_blocks - self._num_used, _FRESH_AT_ONCE)
         first = self.first_block_id + self._num_used
         self.free[:0] = array("q", range(first + num_fresh - 1, first - 1, -1))
         self._num_used += num_fresh
@@ -120,7 +115,7 @@ class RunPool:
         if num_blocks <= len(free):
             taken = free[: -num_blocks - 1 : -1]
             del free[-num_blocks:]
-        elif free or self._num_used < self.num_blocks:
+        elif free or self._num_used < self._num_blocks:
             taken = self._take_more(num_blocks)
         else:
             taken = self._evict(num_blocks)
@@ -131,7 +126,7 @@ class RunPool:
     def _take_more(self, num_blocks: int) -> array[int]:
         """All free ones, then blocks never used before, then victims."""
         taken = self.free[::-1]
-        num_fresh = min(num_blocks - len(taken), self.num_blocks - self._num_used)
+        num_fresh = min(num_blocks - len(taken), self._num_blocks - self._num_used)
         if num_blocks > len(taken) + num_fresh + self.num_cached:
             raise OutOfBlocksError(f"{num_blocks} blocks asked for, {self.num_available} available")
         del self.free[:]
@@ -310,6 +305,6 @@ class RunPool:
         assert sharers == self._sharers, "wrong reference counts"
         counts = (self.num_cached, self.num_referenced, self.num_shared, self.num_available, self._num_empty)
         num_empty = sum(not run.parts for run in self._order)
-        num_available = self.num_blocks - len(references)
+        num_available = self._num_blocks - len(references)
         counted = (len(idle), len(references), sum(sharers.values()), num_available, num_empty)
         assert counts == counted, f"counts are off: {counts}, not {counted}"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Collection, Iterable
-from typing import Any, cast
 
 from core.block_pool import BlockPool
 from core.block_tables import NO_HIT, BlockTables, PrefixHit
@@ -12,7 +11,8 @@ from core.decision_log import DecisionLog, Event
 from core.interfaces import AllocationPolicy, EvictionPolicy
 from core.kv_group import KVGroup
 from core.plan import StepPlan
-from core.request import Request, Sequence
+from core.prefix_index import HashIndex
+from core.request import BlockTable, Request, Sequence
 from core.run_pool import RunPool
 from core.swap import HostPool
 
@@ -37,7 +37,7 @@ class RunTables(BlockTables):
         max_batch_tokens: int,
     ) -> None:
         super().__init__(
-            cast(BlockPool, pool),
+            BlockPool(0, eviction, log, HashIndex()),  # no block is an object
             eviction,
             allocation,
             groups,
@@ -47,9 +47,10 @@ class RunTables(BlockTables):
             prefix_caching,
             max_batch_tokens,
         )
-        self._runs = pool
+        self.pool = self._runs = pool
+        self.free_ids = pool.free
 
-    def empty(self) -> list[Any]:
+    def empty(self) -> list[BlockTable]:
         return [array("q")]
 
     def find_prefix(self, sequence: Sequence) -> PrefixHit:
@@ -61,17 +62,17 @@ class RunTables(BlockTables):
         ids = self._runs.index.leading(sequence.keys.keys(0, num_blocks))
         if not ids:
             return NO_HIT
-        return PrefixHit(len(ids) * self.block_size, [cast(Any, ids)], self._runs.num_idle(ids))
+        return PrefixHit(len(ids) * self.block_size, [ids], self._runs.num_idle(ids))
 
     def adopt(self, sequence: Sequence, hit: PrefixHit, readmission: bool) -> None:
-        ids: Any = hit.tables[0]
+        ids: array[int] = hit.tables[0]
         self._runs.adopt(ids, sequence.request_id)
         sequence.tables[0].extend(ids)
         sequence.stored_computed = hit.num_tokens
         sequence.num_registered = len(ids)
 
     def extend(self, sequence: Sequence, num_new: int) -> None:
-        table: Any = sequence.tables[0]
+        table: array[int] = sequence.tables[0]
         num_blocks = -(-(sequence.num_computed + num_new) // self.block_size) - len(table)
         if num_blocks > 0:
             table += self._runs.take(num_blocks, sequence.request_id)
@@ -84,7 +85,7 @@ class RunTables(BlockTables):
     def append_blocks(self, sequences: Collection[Sequence]) -> None:
         ids = self._runs.take_for([sequence.request_id for sequence in sequences])
         for sequence, block_id in zip(sequences, ids, strict=True):
-            table: Any = sequence.tables[0]
+            table: array[int] = sequence.tables[0]
             table.append(block_id)
             if len(table) == sequence.num_peak_blocks:
                 self.note_surplus(sequence)
@@ -96,7 +97,7 @@ class RunTables(BlockTables):
         first, last = sequence.num_registered, num_tokens // self.block_size
         if last <= first:
             return
-        table: Any = sequence.tables[0]
+        table: array[int] = sequence.tables[0]
         ids, keys = table[first:last], sequence.keys
         num_shared = min(last, keys.num_shared) - first
         if num_shared > 0:
@@ -110,7 +111,7 @@ class RunTables(BlockTables):
             if place < sequence.keys.num_shared:
                 self.publish(sequence, sequence.num_computed + 1)
             else:
-                table: Any = sequence.tables[0]
+                table: array[int] = sequence.tables[0]
                 self._log.count(Event.CACHE, sequence.request_id, table[place])
                 sequence.num_registered = place + 1
 
@@ -122,7 +123,7 @@ class RunTables(BlockTables):
     def _unpublish(self, sequence: Sequence) -> None:
         first, runs, keys = sequence.stored_computed // self.block_size, self._runs, sequence.keys
         for place in range(first, sequence.num_registered):
-            block_id = cast(int, sequence.tables[0][place])
+            block_id = sequence.tables[0][place]
             if not runs.is_shared(block_id):
                 if place < keys.num_shared:
                     runs.index.remove([keys.key(place)], [block_id])
@@ -131,7 +132,7 @@ class RunTables(BlockTables):
 
     def suspend(self, sequence: Sequence) -> None:
         """Its own text is content that it will ask for."""
-        table: Any = sequence.tables[0]
+        table: array[int] = sequence.tables[0]
         first, last = sequence.keys.num_shared, sequence.num_registered
         if last > first:
             self._runs.index.insert_private(sequence.keys.keys(first, last), table[first:last])
@@ -141,14 +142,14 @@ class RunTables(BlockTables):
         self._give_up(sequence, min(sequence.num_registered, sequence.keys.num_shared))
 
     def _give_up(self, sequence: Sequence, num_findable: int) -> None:
-        table: Any = sequence.tables[0]
+        table: array[int] = sequence.tables[0]
         if table:
             self._runs.release(table, sequence.num_registered, num_findable, sequence.keys, sequence.request_id)
-            sequence.tables[0] = array("q")  # type: ignore[call-overload]
+            sequence.tables[0] = array("q")
         sequence.num_registered = 0
         if sequence.num_surplus_tokens:
             self.num_surplus_tokens -= sequence.num_surplus_tokens
             sequence.num_surplus_tokens = 0
 
     def check_integrity(self, sequences: Iterable[Sequence]) -> None:
-        self._runs.check_integrity([cast("array[int]", table) for s in sequences for table in s.tables])
+        self._runs.check_integrity([table for s in sequences for table in s.tables])

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from math import inf
 from typing import TYPE_CHECKING
 
 from core.block_tables import BlockTables
 from core.interfaces import AllocationPolicy
+from core.pool import UNBOUNDED
 from core.request import Request
 
 if TYPE_CHECKING:
     from core.scheduler import SchedulerConfig
 
 
-def plain_limit_tokens(config: SchedulerConfig, tables: BlockTables) -> float:
+def plain_limit_tokens(config: SchedulerConfig, tables: BlockTables) -> int:
     """How many tokens may have KV at the end of a request of one sample, if nothing else can stand in its way; 0 if it
     can.
     """
@@ -21,10 +21,10 @@ def plain_limit_tokens(config: SchedulerConfig, tables: BlockTables) -> float:
     is_plain = tables.is_on_demand and tables.num_groups == 1 and not tables.is_windowed and stands_alone
     if not is_plain or config.max_model_len is not None or not config.chunked_prefill:
         return 0
-    return inf if tables.pool.num_blocks is None else tables.pool.num_blocks * tables.block_size
+    return UNBOUNDED if tables.pool.num_blocks is None else tables.pool.num_blocks * tables.block_size
 
 
-def is_plainly_servable(request: Request, limit_tokens: float) -> bool:
+def is_plainly_servable(request: Request, limit_tokens: int) -> bool:
     """Whether it can run under that limit, without asking further."""
     num_prompt, num_output = request.num_prompt_tokens, request.num_output_tokens
     return num_prompt > 0 < num_output and num_prompt + num_output - 1 <= limit_tokens and request.num_samples == 1

@@ -126,7 +126,7 @@ class Swapping:
             request.swapped.sequences, restoration.num_computed, restoration.tables, strict=True
         ):
             for target, entries in zip(sequence.tables, tables, strict=True):
-                target[:] = [self._restore(request, entry, loaded, plan) for entry in entries]  # type: ignore[misc]
+                target[:] = [self._restore(request, entry, loaded, plan) for entry in entries]
             sequence.stored_computed = num_computed
             sequence.num_registered = request.num_public(num_computed) // self._block_size
         self._log.blocks(Event.SWAP_IN, request.request_id, list(loaded.values()))

@@ -1,6 +1,8 @@
 """Virtual time is an integer number of picoseconds; floats of seconds appear only at the edge."""
 
 PS_PER_S = 1_000_000_000_000
+NEVER_PS = 1 << 62
+"""Later than anything that happens."""
 
 
 def to_ps(seconds: float) -> int:

@@ -73,7 +73,7 @@ def replica_records(scheduler: Scheduler, keeps_decisions: bool) -> ReplicaRecor
         num_swap_fallbacks=recorder.num_swap_fallbacks,
         # Only runs that must stay whole ever move.
         num_moved_blocks=sum(recorder.moved_blocks.values()) if tables.is_contiguous else None,
-        counts_orphans=tables.pool.index.is_linked and not tables.eviction_is_prefix_closed,
+        counts_orphans=tables.pool.counts_orphans and not tables.eviction_is_prefix_closed,
         goes_by=frozenset().union(*(policy.goes_by for policy in policies.all())),
         tells_categories_apart=any(getattr(policy, "tells_categories_apart", False) for policy in policies.others),
         turned_away=_turned_away(taken),

@@ -12,6 +12,7 @@ from core.plan import StepPlan, StepResult
 from core.request import Request
 from core.scheduler import Scheduler
 from core.source import Input, InputKind, RequestSource
+from core.units import NEVER_PS
 from sim.beam_model import NO_DROPS, BeamModel
 from sim.executor import CostExecutor
 from sim.express import Express, Stop, suits
@@ -49,12 +50,20 @@ class Replica:
         self._flies = False  # a span of plain steps is in flight, instead of a plan
         self._must_land = False  # somebody could join it
         self._express = (
-            Express(scheduler, executor.cost, env.peek, lambda requests, now_ps: self.on_done(requests, now_ps))
+            Express(
+                scheduler, executor.cost, self._next_event_ps, lambda requests, now_ps: self.on_done(requests, now_ps)
+            )
             if suits(scheduler, executor.cost)
             else None
         )
         self.on_done: OnDone = lambda requests, now_ps: None
         self._on_return: Callable[[], None] = lambda: None
+
+    def _tell_done(self, requests: list[Request], now_ps: int) -> None:
+        self.on_done(requests, now_ps)
+
+    def _next_event_ps(self) -> int:
+        return int(min(self._env.peek(), NEVER_PS))
 
     def draw_from(self, source: RequestSource, on_return: Callable[[], None]) -> None:
         """There is nothing else in this environment: plain steps may take arrivals from the source ahead of the clock.

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import Enum
-from math import inf
 
 from core.block_tables import BlockTables
 from core.interfaces import BatchRules, Policy
@@ -21,6 +20,7 @@ from core.request import Request
 from core.run_tables import RunTables
 from core.scheduler import Scheduler
 from core.source import RequestSource
+from core.units import NEVER_PS
 from sim.cost_model import CostModel, StepWork
 from sim.flight import Flight
 from sim.plain_admission import PlainAdmissions
@@ -62,7 +62,7 @@ class Express:
         self,
         scheduler: Scheduler,
         cost: CostModel,
-        horizon: Callable[[], float],
+        horizon: Callable[[], int],
         on_done: Callable[[list[Request], int], None],
     ) -> None:
         """`horizon()`: nothing happens before, but what the steps themselves bring about. `on_done` hears who is."""
@@ -87,7 +87,7 @@ class Express:
     def draw_from(self, source: RequestSource) -> None:
         """Arrivals come straight from the source, and nothing else happens."""
         self._source = source
-        self._horizon = lambda: inf if (next_ps := source.next_ps()) is None else next_ps
+        self._horizon = lambda: NEVER_PS if (next_ps := source.next_ps()) is None else next_ps
 
         def tell(requests: list[Request], now_ps: int) -> None:
             for request in requests:
@@ -126,9 +126,9 @@ class Express:
                     return Stop.SHARED, now_ps
                 until_ps = self._horizon()
             if not requests and not queued:
-                if source is None or until_ps == inf:
+                if source is None or until_ps == NEVER_PS:
                     return Stop.IDLE, now_ps
-                now_ps = int(until_ps)
+                now_ps = until_ps
                 continue
 
             # Who gets tokens in the span's first step, and blocks for them; how many steps may follow.
@@ -167,9 +167,9 @@ class Express:
                     scheduler.step = step + 1
                     self._tell_rejected(now_ps)
                     until_ps = self._horizon()
-                    if source is None or until_ps == inf:
+                    if source is None or until_ps == NEVER_PS:
                         return Stop.IDLE, now_ps
-                    now_ps = int(until_ps) if until_ps > now_ps else now_ps
+                    now_ps = until_ps if until_ps > now_ps else now_ps
                     continue
                 recorder.on_step(pool, tables.num_surplus_tokens)
                 max_steps = 1

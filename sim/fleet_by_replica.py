@@ -5,12 +5,12 @@ from __future__ import annotations
 import heapq
 from collections.abc import Sequence
 from functools import partial
-from math import inf
 
 from core.request import Request
 from core.routing import RoutingPolicy, no_replica
 from core.scheduler import Scheduler
 from core.source import Input, InputKind, RequestSource
+from core.units import NEVER_PS
 from sim.beam_model import BeamModel
 from sim.cost_model import CostModel
 from sim.executor import CostExecutor
@@ -51,8 +51,8 @@ class FleetByReplica:
         ]
         for replica, view in zip(self._replicas, self._views, strict=True):
             replica.on_done = partial(self._on_done, view)
-        self._turns: list[tuple[float, int]] = []  # (due_ps, replica); one that is no longer so is stale
-        self._next_ps: float = inf  # when the next input comes
+        self._turns: list[tuple[int, int]] = []  # (due_ps, replica); one that is no longer so is stale
+        self._next_ps: int = NEVER_PS  # when the next input comes
         self._place: dict[int, int] = {}  # request that is not done -> its replica
 
     def run(self) -> int:
@@ -65,17 +65,17 @@ class FleetByReplica:
                 replica = replicas[number]
                 if replica.due_ps == due_ps:
                     replica.go_on()
-                    if replica.due_ps < inf:
+                    if replica.due_ps < NEVER_PS:
                         heapq.heappush(turns, (replica.due_ps, number))
-            if self._next_ps == inf:
+            if self._next_ps == NEVER_PS:
                 return max(clock.now for clock in (self._clock, *(replica.clock for replica in replicas)))
-            self._hand_out(int(self._next_ps))
+            self._hand_out(self._next_ps)
 
     def _look_for_input(self) -> None:
         next_ps = self._source.next_ps()
-        self._next_ps = inf if next_ps is None else next_ps
+        self._next_ps = NEVER_PS if next_ps is None else next_ps
 
-    def _horizon(self) -> float:
+    def _horizon(self) -> int:
         """Before this no other replica does anything, and nothing comes in."""
         turns = self._turns
         return turns[0][0] if turns and turns[0][0] < self._next_ps else self._next_ps
@@ -113,7 +113,7 @@ class FleetByReplica:
         replica = self._replicas[number]
         replica.clock.now = self._clock.now
         replica.take(given)
-        if replica.due_ps < inf:
+        if replica.due_ps < NEVER_PS:
             heapq.heappush(self._turns, (replica.due_ps, number))
 
     def _on_done(self, view: LiveView, requests: list[Request], now_ps: int) -> None:

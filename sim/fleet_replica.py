@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import IntEnum
-from math import inf
 
 import simpy
 from simpy.events import NORMAL, URGENT, EventPriority
@@ -13,6 +12,7 @@ from core.durations import total_ps
 from core.request import Request, Sequence
 from core.scheduler import Scheduler
 from core.source import Input, InputKind
+from core.units import NEVER_PS
 from sim.beam_model import BeamModel
 from sim.cluster import Replica
 from sim.executor import CostExecutor
@@ -78,9 +78,9 @@ class FleetReplica(Replica):
         if self._express is not None:
             self._express = Express(scheduler, executor.cost, self._just_now, self._tell)
 
-    def _just_now(self) -> float:
+    def _just_now(self) -> int:
         """Nobody knows what comes after this instant."""
-        return self._env.now + 1
+        return int(self._env.now) + 1
 
     def _tell(self, requests: list[Request], now_ps: int) -> None:
         self.on_done(requests, now_ps)
@@ -135,7 +135,7 @@ class FleetReplica(Replica):
             return
         assert self._express is not None
         if not self._must_land:
-            self._express.flight.catch_up(inf)
+            self._express.flight.catch_up(NEVER_PS)
         self._flies = self._must_land = False
         self._express.land()
 

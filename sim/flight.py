@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import heapq
-from typing import Any
 
 from core.decision_log import EACH, Event
 from core.durations import EvenDurations, even_num_begun, even_total_ps
@@ -41,17 +40,17 @@ class Flight:
         """When the span in flight ends if it is not cut short, all of its steps taken."""
         return self.now_ps + even_total_ps(self.first_ps, self.growth_ps, self.max_steps)
 
-    def catch_up(self, until_ps: float) -> None:
+    def catch_up(self, until_ps: int) -> None:
         """Takes the steps of the span in flight that begin before `until_ps`; `end_ps` is then when they end."""
         if self.num_steps < self.max_steps:
             self.lengthen(until_ps)
 
-    def lengthen(self, until_ps: float) -> None:
+    def lengthen(self, until_ps: int) -> None:
         """To all steps that begin before the horizon."""
         first_ps, growth_ps, num_steps, now_ps = self.first_ps, self.growth_ps, self.max_steps, self.now_ps
         end_ps = now_ps + num_steps * first_ps + growth_ps * (num_steps * (num_steps - 1) // 2)
         if end_ps >= until_ps:
-            num_steps = min(num_steps, even_num_begun(first_ps, growth_ps, int(until_ps) - now_ps))
+            num_steps = min(num_steps, even_num_begun(first_ps, growth_ps, until_ps - now_ps))
             end_ps = now_ps + num_steps * first_ps + growth_ps * (num_steps * (num_steps - 1) // 2)
         self.end_ps = end_ps
         self._extend(num_steps)
@@ -64,7 +63,7 @@ class Flight:
         batch, pool, tables, recorder, log = self._batch, self._pool, self._tables, self._recorder, self._log
         first_step, clock, size, buckets = self._scheduler.step, batch.clock, tables.block_size, batch.buckets
         publishes, by_runs = tables.prefix_caching, tables.is_by_runs
-        free: Any = pool.free  # ids, where `by_runs`
+        free = tables.free_ids
         referenced, internal = recorder.step_referenced_blocks, recorder.step_internal_tokens
         heads, values, owners = log.heads, log.values, log.owners
         steps_to_next = batch.steps_to_next_edge if publishes else batch.steps_to_next_start
@@ -162,8 +161,8 @@ class Flight:
         scheduler.in_flight = None
         if pool.num_cached != recorder.cached_blocks_after.last:
             recorder.cached_blocks_after.note(recorder.num_plans, pool.num_cached)
-        if pool.index.num_orphans != recorder.orphan_blocks_after.last:
-            recorder.orphan_blocks_after.note(recorder.num_plans, pool.index.num_orphans)
+        if pool.num_orphans != recorder.orphan_blocks_after.last:
+            recorder.orphan_blocks_after.note(recorder.num_plans, pool.num_orphans)
         recorder.plans.frombytes(
             PLAN_ROW.pack(
                 self.num_steps,

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import inf
 
 import simpy
 
 from core.request import Request
 from core.scheduler import Scheduler
+from core.units import NEVER_PS
 from sim.beam_model import BeamModel
 from sim.executor import CostExecutor
 from sim.express import Stop
@@ -46,21 +46,21 @@ class ReplicaByItself(FleetReplica):
         executor: CostExecutor,
         beams: BeamModel,
         routers: OwnClock,
-        horizon: Callable[[], float],
+        horizon: Callable[[], int],
     ) -> None:
         self._horizon = horizon
         self.clock = OwnClock()
-        self.due_ps: float = inf
+        self.due_ps: int = NEVER_PS
         super().__init__(OwnInstant(self.clock, routers), number, scheduler, executor, beams)
 
-    def _just_now(self) -> float:
+    def _just_now(self) -> int:
         """Of several that are due now each takes its turn."""
         return max(self._horizon(), self.clock.now + 1)
 
     def go_on(self) -> None:
         """Takes steps from `due_ps` on."""
-        now_ps = self.clock.now = int(self.due_ps)
-        self.due_ps = inf
+        now_ps = self.clock.now = self.due_ps
+        self.due_ps = NEVER_PS
         if self._flies or self._plan is not None:
             self._end()
         if self._express is None:

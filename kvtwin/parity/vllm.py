@@ -272,7 +272,7 @@ class _Replay:
         return fields
 
     def _end_of_step(self) -> Fields:
-        pool = self._scheduler.tables.pool
+        pool = self._scheduler.tables.blocks
         queue = pool.free_queue()
         fields: Fields = {"free_end": pool.num_available, "cached_end": len(pool.index)}
         if self._header["config"]["num_gpu_blocks"] <= 80:

@@ -29,7 +29,7 @@ class GDSF(PriorityEviction):
         if cost not in ("unit", "recompute"):
             raise InputError(f"eviction.cost={cost}: expected unit or recompute")
         self._cost = RecomputeCost(env, attention_equals_linear_tokens) if cost == "recompute" else None
-        self._age: float = 0
+        self._age = 0.0
         self._num_uses: dict[Block, int] = {}
 
     def on_insert(self, blocks: Sequence[Block]) -> None:

@@ -58,5 +58,5 @@ class HRRN(QueuePolicy):
         if self._by_time:
             waited = (self.env.now() - self._joined[request]) * self._tokens_per_ps
         else:
-            waited = view.num_prefill_tokens - self._joined[request]
+            waited = float(view.num_prefill_tokens - self._joined[request])
         return waited / (request.live[0].num_known - view.num_cached_tokens(request))

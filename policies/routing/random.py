@@ -14,7 +14,7 @@ class Random(StaticRouting):
     log n / log log n (Mitzenmacher 2001).
     """
 
-    placed_by = "request_id"
+    placed_by: str | None = "request_id"
 
     def place(self, request: Request, num_replicas: int) -> int:
         return spread(self.env.seed, "routing", request.request_id) % num_replicas

@@ -13,7 +13,7 @@ class RoundRobin(StaticRouting):
     goes by the trace. Source: the default of most load balancers; Vidur's round_robin (MLSys'24) by arrival.
     """
 
-    placed_by = "request_id"
+    placed_by: str | None = "request_id"
 
     def place(self, request: Request, num_replicas: int) -> int:
         return request.request_id % num_replicas

@@ -51,5 +51,5 @@ $(READY): pyproject.toml constraints.txt
 		$$python -m venv $(VENV); \
 	fi; \
 	echo "Installing kvtwin and its dependencies into $(VENV); torch is large, the first time takes a minute or more"; \
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[engine,report,traces,test,dev]' -c constraints.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[engine,report,traces,compile,test,dev]' -c constraints.txt
 	@touch $@

@@ -55,8 +55,7 @@ class BlockTables:
         self.blocks = pool  # the same, as its objects
         self.free_ids = array("q")  # the free stack, where tables are arrays of ids
         self.swapping = Swapping(pool, host, groups, block_size, log, prefix_caching)
-        self.groups = groups
-        self.num_groups = len(groups)
+        self.groups, self.num_groups = groups, len(groups)
         self.block_size = block_size
         self.prefix_caching = prefix_caching
         self.ignores_repeated_look_ups = True  # asking again what a waiting request would find changes no decision

@@ -8,7 +8,7 @@ from enum import Enum
 
 from core.async_scheduler import AsyncScheduler
 from core.attribution import Attribution
-from core.block_pool import UNBOUNDED, BlockPool, FreeOrder
+from core.block_pool import BlockPool, FreeOrder
 from core.block_tables import BlockTables
 from core.contiguous import ContiguousTables
 from core.decision_log import DecisionLog
@@ -31,6 +31,7 @@ from core.large_pages import Carving, LargePageAllocation
 from core.lcm_tables import LcmPool, LcmTables
 from core.leaf_first import LeafFirst
 from core.linked_index import LinkedIndex
+from core.pool import UNBOUNDED
 from core.prefix_index import HashIndex
 from core.radix_tables import RadixTables
 from core.radix_tree import RadixTree, SplitCreated

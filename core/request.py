@@ -127,7 +127,7 @@ class Request:
         priority: int = 0,
         num_samples: int = 1,
         max_new_tokens: int = 0,  # 0: just as many as it produces
-        **further: int,
+        **further: object,
     ) -> None:
         """`further`: any of `is_beam_search`, `tenant`, `category`, `cancel_ps`, `session_id`."""
         self.request_id = request_id
@@ -143,7 +143,7 @@ class Request:
         if further:
             self._set(further)
 
-    def _set(self, further: Mapping[str, int]) -> None:
+    def _set(self, further: Mapping[str, object]) -> None:
         for name, value in further.items():
             if name not in _FURTHER:
                 raise TypeError(f"a request has no {name!r}")

@@ -8,6 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from kvtwin import compiled
+
+compiled.use()  # before the first of its modules is imported
+
 from core.errors import InputError
 from core.interfaces import (
     Admission,

@@ -25,6 +25,7 @@ VERBS = {
     "collect": "the rows of finished runs; means over seeds, rankings of validations",
     "compare": "run A against run B: differences, intervals, what is resolved",
     "report": "report.html of a finished run",
+    "compile": "the simulator as machine code: the same results in half the time",
     "doctor": "check this installation",
 }
 

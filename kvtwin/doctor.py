@@ -16,6 +16,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
+from kvtwin.compiled import is_used, is_wanted
 from kvtwin.tables import print_tables
 
 State = Literal["ok", "absent", "warning", "error"]
@@ -49,6 +50,7 @@ def doctor() -> list[Check]:
         *(check_package(name, "absent", "reports need it: pip install 'kvtwin[report]'") for name in REPORT),
         check_threads(os.environ.get("OMP_NUM_THREADS"), available_cores()),
         check_weights(),
+        check_simulator(),
         check_kernels(_folder_of("kernels"), _folder_of("core")),
     ]
 
@@ -75,6 +77,15 @@ def check_package(name: str, state_if_missing: State, remedy: str) -> Check:
         return Check(name, "ok", version(name))
     except PackageNotFoundError:
         return Check(name, state_if_missing, f"not installed; {remedy}")
+
+
+def check_simulator() -> Check:
+    """Whether the simulator runs as machine code."""
+    if is_used():
+        return Check("simulator", "ok", "its inner modules are machine code")
+    if not is_wanted():
+        return Check("simulator", "ok", "read as source: KVTWIN_COMPILED=0")
+    return Check("simulator", "absent", "machine code would take half the time: kvtwin compile")
 
 
 def check_torch() -> Check:

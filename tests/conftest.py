@@ -1,12 +1,16 @@
 """The simulator alone, without torch, is a supported installation: tests of the engine are left out there.
 
-Triton kernels run on the CPU here, in Triton's interpreter; it must be chosen before Triton is imported.
+Triton kernels run on the CPU here, in Triton's interpreter; it must be chosen before Triton is imported. The simulator
+is read as source; KVTWIN_COMPILED=1 tests the machine code that `kvtwin compile` has made of it.
 """
 
 import os
 from importlib.util import find_spec
 
 os.environ["TRITON_INTERPRET"] = "1"
+os.environ.setdefault("KVTWIN_COMPILED", "0")
+
+import kvtwin  # noqa: F401  before a test imports what it may have as machine code
 
 NEED_TORCH = [
     "test_architectures.py",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -25,6 +25,7 @@ from core.errors import InputError
 from core.plan import StepPlan, StepResult
 from core.request import Outcome, Request, Status
 from core.scheduler import Scheduler
+from core.source import Input, InputKind, RequestSource
 from core.units import PS_PER_S
 from engine import executor as executor_module
 from engine.beams import best_continuations, placed
@@ -35,6 +36,7 @@ from sim.beam_model import BeamModel, RandomBeams
 from sim.cost_model import CostModel
 from sim.simulation import run_simulation
 from traces.replay import ReplayConfig, TraceSource
+from traces.schema import Trace
 
 # ---- the control plane ----------------------------------------------------------------------------------------------
 
@@ -146,14 +148,23 @@ def test_searches_that_cannot_run_end_with_a_reason(chosen: Settings, reason: st
 # ---- in the simulator -----------------------------------------------------------------------------------------------
 
 
-class SomeSearches(TraceSource):
-    """Every other request is a beam search."""
+class SomeSearches(RequestSource):
+    """Every other request of a trace is a beam search."""
 
-    def _request(self, row: int, time_ps: int) -> Request:
-        request = super()._request(row, time_ps)
-        if row % 2 == 0:
-            request.num_samples, request.is_beam_search = 3, True
-        return request
+    def __init__(self, trace: Trace, config: ReplayConfig) -> None:
+        self._source = TraceSource(trace, config)
+
+    def next_ps(self) -> int | None:
+        return self._source.next_ps()
+
+    def pop_due(self, now_ps: int) -> Iterator[Input]:
+        for due in self._source.pop_due(now_ps):
+            if due.kind is InputKind.ARRIVE and due.request.request_id % 2 == 0:
+                due.request.num_samples, due.request.is_beam_search = 3, True
+            yield due
+
+    def on_done(self, request: Request, now_ps: int) -> None:
+        self._source.on_done(request, now_ps)
 
 
 class Watched(CostModel):

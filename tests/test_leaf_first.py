@@ -229,7 +229,7 @@ def orphans(eviction: Build, **changes: Any) -> dict[str, float | None]:
         num_blocks=6,
         block_size_tokens=4,
         has_prefix_information=True,
-        counts_orphans=pool.index.is_linked,
+        counts_orphans=pool.counts_orphans,
     )
     found: dict[str, float | None] = compute_metrics(records)["orphan_blocks"]
     return found

@@ -13,7 +13,7 @@ sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
 
 from speed.cases import REPLAYS
 from speed.chart import svg
-from speed.contender import DYNAMO, OURS
+from speed.contender import COMPILED, DYNAMO, OURS
 from speed.screen import markdown
 from speed.workloads import AzureShaped
 
@@ -31,6 +31,7 @@ RESULTS = {
         "num_preemptions": 0,
         "output_tokens": 2_100_248,
         "hit_ratio": None,
+        "digest": "1f9348f5",
     },
     DYNAMO: {
         "cpu_s": 1.0,
@@ -81,10 +82,19 @@ def test_unequal_work_is_told(change, complaints):
     assert REPLAYS[0].complaints(RESULTS | {OURS: RESULTS[OURS] | change}) == complaints
 
 
+def test_machine_code_that_decides_otherwise_is_told():
+    assert REPLAYS[0].complaints(RESULTS | {COMPILED: RESULTS[OURS]}) == []
+    other = RESULTS[OURS] | {"digest": "87a695f6"}
+    assert REPLAYS[0].complaints(RESULTS | {COMPILED: other}) == ["the machine code decides otherwise than the source"]
+
+
 def test_the_table_and_the_chart_show_the_ratio():
-    header, _, ours, theirs = markdown({"light": RESULTS}).splitlines()
+    compiled = RESULTS[OURS] | {"cpu_s": 0.125}
+    results = {OURS: RESULTS[OURS], COMPILED: compiled, DYNAMO: RESULTS[DYNAMO]}
+    header, _, ours, machine_code, theirs = markdown({"light": results}).splitlines()
     assert ours == "| light | kvtwin | 0.250 | 0.25x | 1.00 | 200 | 40,000 | 150,000 | 0 | 2,100,248 |  |"
+    assert machine_code.startswith("|  | kvtwin compiled | 0.125 | 0.12x |")
     assert theirs.startswith("|  | dynamo | 1.000 |  | 1.10 | 100 | 10,000 |")
     assert header.count("|") == ours.count("|")
-    bars = [bar for bar in ElementTree.fromstring(svg({"light": RESULTS})) if "rx" in bar.attrib]
-    assert [float(bar.attrib["width"]) for bar in bars] == [95.0, 380.0]
+    bars = [bar for bar in ElementTree.fromstring(svg({"light": results})) if "rx" in bar.attrib]
+    assert [float(bar.attrib["width"]) for bar in bars] == [85.0, 42.5, 340.0]

@@ -131,11 +131,10 @@ def test_a_duration_moved_over_an_arrival_is_found_out(recorded):
     assert "step " in simulator
 
 
-class OneBlockOff(DecisionLog):
+class OneBlockOff:
     """A log in which one decision names another block."""
 
     def __init__(self, log: DecisionLog) -> None:
-        super().__init__()
         self._rows = log.rows().copy()
         self._rows[100, 3] += 1
 

@@ -7,7 +7,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from speed.contender import DYNAMO, OURS, CannotMeasure, Result, Tools, our_environment, run_child, timed_child
+from kvtwin import compiled
+from speed.contender import (
+    COMPILED,
+    DYNAMO,
+    OURS,
+    CannotMeasure,
+    Result,
+    Tools,
+    our_environment,
+    run_child,
+    timed_child,
+)
 from speed.fitted import observe, observed
 from speed.workloads import RATE_RPS, AzureShaped, Files, Public
 
@@ -38,7 +49,9 @@ class ReplayCase:
         if files is None:
             return {}
         small = self._small(tools)
-        found: dict[str, Callable[[], Result]] = {OURS: lambda: self._run_ours(tools, files, small)}
+        found: dict[str, Callable[[], Result]] = {OURS: lambda: self._run_ours(OURS, tools, files, small)}
+        if compiled.folder().is_dir():
+            found[COMPILED] = lambda: self._run_ours(COMPILED, tools, files, small)
         if tools.dynamo is not None and self.has_peer:
             python = tools.dynamo
             found[DYNAMO] = lambda: (
@@ -69,8 +82,8 @@ class ReplayCase:
     def _small(tools: Tools) -> Files:
         return AzureShaped(20).files(tools.scratch, tools.public)
 
-    def _run_ours(self, tools: Tools, files: Files, small: Files) -> Result:
-        return timed_child(tools.ours, "run_kvtwin.py", self._our_job(files, small), our_environment())
+    def _run_ours(self, kind: str, tools: Tools, files: Files, small: Files) -> Result:
+        return timed_child(tools.ours, "run_kvtwin.py", self._our_job(files, small), our_environment(kind))
 
     def _our_job(self, files: Files, small: Files) -> dict[str, Any]:
         return {"overrides": self.overrides(files.ours), "warm_up": self.overrides(small.ours), "profile": False}
@@ -119,6 +132,8 @@ class ReplayCase:
             return []
         ours, theirs = results[OURS], results[DYNAMO]
         found = []
+        if COMPILED in results and results[COMPILED]["digest"] != ours["digest"]:
+            found.append("the machine code decides otherwise than the source")
         if ours["output_tokens"] != theirs["output_tokens"]:
             found.append(f"{ours['output_tokens']:,} output tokens, Dynamo {theirs['output_tokens']:,}")
         if ours["num_steps"] < LEAST_STEPS_RATIO * theirs["num_steps"]:

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 ROOT = Path(__file__).parents[2]
-OURS, DYNAMO, LIBCACHESIM = "kvtwin", "dynamo", "libcachesim"
+OURS, COMPILED, DYNAMO, LIBCACHESIM = "kvtwin", "kvtwin compiled", "dynamo", "libcachesim"
+OUR_KINDS = (OURS, COMPILED)
 Result = dict[str, Any]
 
 
@@ -58,6 +59,6 @@ def timed_child(
     return result | {"process_cpu_s": spent_s}
 
 
-def our_environment() -> dict[str, str]:
-    """This checkout's packages, and no threads that we did not start."""
-    return {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+def our_environment(kind: str = OURS) -> dict[str, str]:
+    """This checkout's packages, as source or as machine code, and no threads that we did not start."""
+    return {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "KVTWIN_COMPILED": str(int(kind == COMPILED))}

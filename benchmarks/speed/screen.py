@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from rich.table import Table
 
-from speed.contender import OURS, Result
+from speed.contender import OUR_KINDS, OURS, Result
 
 COLUMNS = ("case", "", "CPU s", "ratio", "process", "RSS MB", "requests/s", "steps", "preempted", "tokens", "hits")
 COUNTS = ("num_steps", "num_preemptions", "output_tokens")
@@ -31,13 +31,13 @@ def markdown(cases: dict[str, dict[str, Result]]) -> str:
 def rows(cases: dict[str, dict[str, Result]]) -> Iterator[list[str]]:
     """`ratio` is our CPU time to the peer's; an empty field is what a contender does not tell."""
     for case, results in cases.items():
-        ratio = ratio_to_peer(results)
         for name, result in results.items():
+            ratio = ratio_to_peer(name, results)
             yield [
                 case if name == OURS else "",
                 name,
                 f"{result['cpu_s']:.3f}",
-                f"{ratio:.2f}x" if ratio is not None and name == OURS else "",
+                f"{ratio:.2f}x" if ratio is not None else "",
                 f"{result['process_cpu_s']:.2f}",
                 f"{result['peak_rss_bytes'] / 1e6:.0f}",
                 f"{result['num_requests'] / result['cpu_s']:,.0f}",
@@ -46,10 +46,10 @@ def rows(cases: dict[str, dict[str, Result]]) -> Iterator[list[str]]:
             ]
 
 
-def ratio_to_peer(results: dict[str, Result]) -> float | None:
-    """Our CPU-seconds to the peer's; None where there is no peer."""
-    peers = [result for name, result in results.items() if name != OURS]
-    return float(results[OURS]["cpu_s"] / peers[0]["cpu_s"]) if peers else None
+def ratio_to_peer(name: str, results: dict[str, Result]) -> float | None:
+    """The CPU-seconds of one of ours to the peer's; None for the peer, and where there is none."""
+    peers = [result for kind, result in results.items() if kind not in OUR_KINDS]
+    return float(results[name]["cpu_s"] / peers[0]["cpu_s"]) if peers and name in OUR_KINDS else None
 
 
 def _number(value: float | None, form: str) -> str:

@@ -29,14 +29,12 @@ MODULES = (
     "core.attribution",
     "core.block_pool",
     "core.block_tables",
-    "core.condenser",
     "core.contiguous",
     "core.decision_digest",
     "core.decision_log",
     "core.decode_batch",
     "core.digest_log",
     "core.few_steps",
-    "core.gap_spans",
     "core.growth",
     "core.lcm_tables",
     "core.linked_index",
@@ -54,7 +52,6 @@ MODULES = (
     "core.scheduler",
     "core.servable",
     "core.span",
-    "core.stretches",
     "core.swap",
     "core.swapping",
     "core.view",
@@ -70,7 +67,9 @@ MODULES = (
     "traces.key_book",
     "traces.replay",
 )
-"""What a step, a block or a request passes through. Interfaces and policies stay as they are: users subclass them."""
+"""What a step, a block or a request passes through. Interfaces and policies stay as they are, for users subclass them;
+and so do the frozen dataclasses that processes send each other: mypyc's cannot be unpickled.
+"""
 
 
 def folder() -> Path:

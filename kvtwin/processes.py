@@ -122,11 +122,12 @@ class JobProcesses(Generic[Job, Answer]):
         """Waits for answers; who gave one gets the next job."""
         ready = wait([worker.connection for worker in self._busy])
         for worker in [worker for worker in self._busy if worker.connection in ready]:
-            self._busy.remove(worker)
             has_more = self._num_given < len(self._jobs) and not self._interrupt.requested
             try:
                 self._finished[worker.number] = Finished(worker.number, *worker.connection.recv())
+                self._busy.remove(worker)
             except EOFError:
+                self._busy.remove(worker)
                 exit_code = _dismiss(worker)
                 told = None if self._interrupt.requested else exit_code
                 self._finished[worker.number] = Finished(worker.number, None, exit_code=told)

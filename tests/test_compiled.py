@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from core import durations
+from core import units
 from core.errors import InputError
 from kvtwin import compiled, compiling
 from kvtwin.app import main
@@ -24,7 +24,7 @@ def one_module(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     monkeypatch.delenv("KVTWIN_COMPILED", raising=False)
     monkeypatch.setattr(sys, "meta_path", [f for f in sys.meta_path if not isinstance(f, compiled._Finder)])
     for module in (compiled, compiling):
-        monkeypatch.setattr(module, "MODULES", ("core.durations",))
+        monkeypatch.setattr(module, "MODULES", ("core.units",))
     return tmp_path
 
 
@@ -45,22 +45,22 @@ def test_a_changed_source_has_no_machine_code(monkeypatch: pytest.MonkeyPatch, t
 def test_machine_code_is_used_from_the_start_or_not_at_all(one_module: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     compiled.folder().mkdir(parents=True)
     compiled.use()
-    assert not compiled.is_used(), "core.durations is already here, as source"
-    monkeypatch.delitem(sys.modules, "core.durations")
+    assert not compiled.is_used(), "core.units is already here, as source"
+    monkeypatch.delitem(sys.modules, "core.units")
     monkeypatch.setenv("KVTWIN_COMPILED", "0")
     compiled.use()
     assert not compiled.is_used()
     monkeypatch.delenv("KVTWIN_COMPILED")
     compiled.use()
     assert compiled.is_used()
-    found = importlib.util.find_spec("core.durations")
+    found = importlib.util.find_spec("core.units")
     assert found is not None
     assert found.origin is not None
     assert Path(found.origin).parent == compiled.folder() / "core"
 
 
 def test_without_a_folder_the_sources_are_read(one_module: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "core.durations")
+    monkeypatch.delitem(sys.modules, "core.units")
     compiled.use()
     (one_module / "compiled").mkdir()
     compiled.use()
@@ -98,19 +98,18 @@ def test_machine_code_computes_what_the_source_does(
     assert list((one_module / "compiled").iterdir()) == [compiled.folder()], "nothing half-made is left"
 
     sys.meta_path.insert(0, compiled._Finder(compiled.folder()))
-    spec = importlib.util.find_spec("core.durations") if sys.modules.pop("core.durations") else None
-    sys.modules["core.durations"] = durations
+    spec = importlib.util.find_spec("core.units") if sys.modules.pop("core.units") else None
+    sys.modules["core.units"] = units
     assert spec is not None
     assert spec.loader is not None
     native = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(native)
     assert native.__file__ is not None
     assert native.__file__.endswith(".so") or native.__file__.endswith(".pyd")
-    for first_ps, growth_ps in ((7, 0), (1, 3), (10**13, 10**6), (10**18, 10**15)):
-        for elapsed_ps in (1, first_ps, first_ps + 1, 5 * first_ps, 1000 * first_ps + 17):
-            args = first_ps, growth_ps, elapsed_ps
-            assert native.even_num_begun(*args) == durations.even_num_begun(*args)
-            assert native.even_total_ps(*args) == durations.even_total_ps(*args)
+    assert native.PS_PER_S == units.PS_PER_S
+    for seconds in (0.0, 1e-12, 0.1, 1.5e-7, 86_400.123, 1e9):
+        assert native.to_ps(seconds) == units.to_ps(seconds)
+        assert native.to_s(units.to_ps(seconds)) == units.to_s(units.to_ps(seconds))
 
 
 def test_what_is_missing_is_said_in_one_line(one_module: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,11 +6,14 @@
 from __future__ import annotations
 
 import json
+import pickle
 import sys
 from typing import Any
 
 from kvtwin import simulate
 from kvtwin.compiled import is_used, is_wanted
+from kvtwin.composition import compose_config
+from kvtwin.simulating import load_simulation
 
 _SMALL = "pool.num_blocks=600"
 RUNS: tuple[tuple[str, ...], ...] = (
@@ -36,11 +39,13 @@ RUNS: tuple[tuple[str, ...], ...] = (
 
 def outcomes() -> dict[str, Any]:
     """By run: what it decided, and what came of it."""
-    found = {}
+    found: dict[str, Any] = {}
     for overrides in RUNS:
         trace, *others = overrides
         summary = simulate(trace.removeprefix("trace="), overrides=others).summary
         found[" ".join(overrides)] = {"decisions": summary["decisions"], "metrics": _rounded(summary["metrics"])}
+    experiment = load_simulation(compose_config("sim", []))
+    found["an experiment that another process is sent"] = str(pickle.loads(pickle.dumps(experiment)).scheduler)
     return found
 
 

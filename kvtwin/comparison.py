@@ -6,7 +6,6 @@ error below the engine's own spread is not one the simulator can be blamed for.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +18,7 @@ from numpy.typing import NDArray
 from core.errors import InputError
 from core.metrics import RequestColumns
 from kvtwin.agreement import ks_distance, paired_errors, relative_error, relative_spread
-from kvtwin.store import Run
+from kvtwin.store import Run, read_document
 
 SCHEMA = "kvtwin.comparison/1"
 COMPARISON_FILE = "comparison.json"
@@ -81,16 +80,7 @@ def compare_runs(sim: Run, engine_runs: Sequence[Run], lockstep: Lockstep | None
 
 def read_comparison(folder: Path) -> dict[str, Any]:
     """The comparison in the folder of a validation; raises InputError for a file that is none."""
-    file = folder / COMPARISON_FILE
-    try:
-        comparison = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise InputError(f"{file}: not readable as JSON ({error})") from None
-    found = comparison.get("schema") if isinstance(comparison, dict) else None
-    if found != SCHEMA:
-        raise InputError(f"{file}: schema is {found!r}, expected {SCHEMA!r}")
-    checked: dict[str, Any] = comparison
-    return checked
+    return read_document(folder / COMPARISON_FILE, SCHEMA)
 
 
 def pair_requests(sim: RequestColumns, measured: RequestColumns) -> tuple[NDArray[np.intp], NDArray[np.intp]]:

@@ -125,16 +125,22 @@ def read_summary(path: Path) -> dict[str, Any]:
     """The summary of a run folder alone; raises InputError as `read_run`."""
     if not path.is_dir():
         raise InputError(f"no run folder at {path}")
+    file = path / "summary.json"
+    if not file.exists():
+        raise InputError(f"{path} is not a finished run: it has no summary.json")
+    return read_document(file, SCHEMA)
+
+
+def read_document(file: Path, schema: str) -> dict[str, Any]:
+    """A JSON document that says of which schema it is; raises InputError for a file that is none."""
     try:
-        summary = json.loads((path / "summary.json").read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise InputError(f"{path} is not a finished run: it has no summary.json") from None
+        document = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise InputError(f"{path / 'summary.json'}: not readable as JSON ({error})") from None
-    found = summary.get("schema") if isinstance(summary, dict) else None
-    if found != SCHEMA:
-        raise InputError(f"{path / 'summary.json'}: schema is {found!r}, expected {SCHEMA!r}")
-    checked: dict[str, Any] = summary
+        raise InputError(f"{file}: not readable as JSON ({error})") from None
+    found = document.get("schema") if isinstance(document, dict) else None
+    if found != schema:
+        raise InputError(f"{file}: schema is {found!r}, expected {schema!r}")
+    checked: dict[str, Any] = document
     return checked
 
 

@@ -8,6 +8,8 @@ from array import array
 from collections.abc import Iterable, Sequence
 from itertools import chain
 
+from mypy_extensions import mypyc_attr
+
 from core.errors import InputError
 from core.interfaces import BlockKey
 
@@ -21,6 +23,7 @@ def private_key(owner: int, index: int) -> int:
     return -1 - (owner * _MAX_BLOCKS_A_SEQUENCE + index)
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class BlockKeys(ABC):
     """The chained keys of one sequence's full blocks. `owner` is unique to the sequence within a run."""
 
@@ -44,6 +47,7 @@ class BlockKeys(ABC):
         """The keys of another sample of the same prompt: equal over the prompt, private after it."""
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class PrivateKeys(BlockKeys):
     """Shares nothing: for traces without prefix information."""
 
@@ -62,6 +66,7 @@ class PrivateKeys(BlockKeys):
         return PrivateKeys(owner)
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class ListedKeys(BlockKeys):
     """Keys of the shared blocks are listed once any is asked for; those of the blocks behind them are private."""
 
@@ -85,6 +90,7 @@ class ListedKeys(BlockKeys):
         return keys
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class HashKeys(ListedKeys):
     """From a trace's own chained block hashes, at any pool block that divides the trace's block or is a multiple of it.
 
@@ -136,6 +142,7 @@ class HashKeys(ListedKeys):
         )
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class TokenKeys(BlockKeys):
     """From the tokens themselves (or any ids that name them one to one): a chain of 16-byte BLAKE2b digests.
 
@@ -191,6 +198,7 @@ def key_chain(tokens: bytes, block_size: int, salt: int = 0) -> bytes:
     return b"".join(keys)
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class ChainKeys(ListedKeys):
     """From a `key_chain` that was made before, and may be shared; blocks beyond it are private."""
 

@@ -9,6 +9,7 @@ from struct import Struct
 from typing import TYPE_CHECKING
 
 import numpy as np
+from mypy_extensions import mypyc_attr
 from numpy.typing import NDArray
 
 from core.block_tables import BlockTables
@@ -85,6 +86,7 @@ class Series:
         return part
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Recorder:
     """Columns per plan, and per step only what cannot be told from its plan; what became of the requests that are done.
 

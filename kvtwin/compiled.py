@@ -29,6 +29,7 @@ MODULES = (
     "core.attribution",
     "core.block_pool",
     "core.block_tables",
+    "core.content",
     "core.contiguous",
     "core.decision_digest",
     "core.decision_log",
@@ -43,6 +44,7 @@ MODULES = (
     "core.prefix_index",
     "core.publication",
     "core.radix_tables",
+    "core.recorder",
     "core.request",
     "core.request_log",
     "core.run_index",
@@ -58,17 +60,19 @@ MODULES = (
     "core.waiting_queue",
     "sim.async_replica",
     "sim.cluster",
+    "sim.cost_model",
     "sim.express",
     "sim.fleet_by_replica",
     "sim.fleet_replica",
     "sim.flight",
+    "sim.linear_cost",
     "sim.plain_admission",
     "sim.replica_by_itself",
     "traces.key_book",
     "traces.replay",
 )
-"""What a step, a block or a request passes through. Interfaces and policies stay as they are, for users subclass them;
-and so do the frozen dataclasses that processes send each other: mypyc's cannot be unpickled.
+"""What a step, a block or a request passes through. Interfaces and policies stay as they are; and so do the frozen
+dataclasses that processes send each other: mypyc's cannot be unpickled.
 """
 
 

@@ -6,6 +6,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from mypy_extensions import mypyc_attr
+
 from core.durations import EvenDurations
 from core.plan import StepPlan
 
@@ -45,6 +47,7 @@ def work_of(plan: StepPlan) -> StepWork:
     )
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class CostModel(ABC):
     """Prices steps. Where decode steps grow evenly a model says so by `growth_ps`; one that knows them otherwise
     overrides `decode_span_ps`; with neither, a run takes single steps."""

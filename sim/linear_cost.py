@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from mypy_extensions import mypyc_attr
+
 from core.units import to_ps
 from sim.cost_model import CostModel, StepWork
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class LinearCost(CostModel):
     """constant + prefill tokens + prefill query-key pairs + decode sequences + decode context + swapped and copied
     blocks.

@@ -148,6 +148,7 @@ class Growth:
         request = sequence.request
         given_back = num_spare_blocks = 0
         if self._tables.is_windowed:
+            self._publication.windows_move(sequence)
             self._tables.drop_expired(sequence, sequence.num_computed - self._num_in_flight(sequence), plan)
         while request in self._running and not self._has_room(sequence, num_new, num_spare_blocks):
             plan.blocked.append(request)

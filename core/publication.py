@@ -39,6 +39,9 @@ class Publication:
         for sequence in self.due_decodes().values():
             self.scheduled(sequence, 1)
 
+    def windows_move(self, sequence: Sequence) -> None:
+        """Blocks that no later token of it attends to are about to leave its tables."""
+
     def chunks_ended(self, plan: StepPlan) -> None:
         """The plan's step came to its end. Samples that start from a prompt do so after this."""
 
@@ -109,6 +112,10 @@ class AtStepEnd(Publication):
         return self._running.batch.crossing()
 
     def scheduled(self, sequence: Sequence, num_new: int) -> None:
+        self._tables.publish(sequence, sequence.num_computed)
+
+    def windows_move(self, sequence: Sequence) -> None:
+        """A window of one token moves on from a block with the very step that fills it."""
         self._tables.publish(sequence, sequence.num_computed)
 
     def chunks_ended(self, plan: StepPlan) -> None:

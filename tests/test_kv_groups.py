@@ -101,6 +101,14 @@ def test_expired_blocks_serve_others_and_are_named_in_the_plan() -> None:
     assert len(bench.pool.blocks) <= 4, "a window of two blocks goes on for ever in four"
 
 
+def test_a_window_of_one_token_leaves_a_block_with_the_step_that_fills_it() -> None:
+    """Five prompt tokens, blocks of 4, published at step ends: step 4 fills the window's second, which goes."""
+    chosen = Settings(6, block_size=4, groups=(KVGroup(1), KVGroup(1, window_tokens=1)), publication="step_end")
+    happened = simulate(trace_of([0], [5], [6]), chosen).decisions(Event.CACHE, Event.FREE)
+    assert happened[:3] == [(0, "CACHE", 0, 0), (0, "CACHE", 0, 2), (1, "FREE", 0, 2)]
+    assert happened[3:6] == [(4, "CACHE", 0, 1), (4, "CACHE", 0, 3), (4, "FREE", 0, 3)]
+
+
 @pytest.mark.parametrize(
     ("present", "full_hit", "window_hit"),
     [
@@ -317,7 +325,7 @@ def test_windows_under_pressure(data: st.DataObject) -> None:
     check_integrity(bench.scheduler)
 
 
-GROUPS = [(FULL, FULL), (FULL, KVGroup(1, 5)), (KVGroup(1, 9), FULL, KVGroup(1, 2)), (KVGroup(1, 3),)]
+GROUPS = [(FULL, FULL), (FULL, KVGroup(1, 5)), (KVGroup(1, 9), FULL, KVGroup(1, 2)), (KVGroup(1, 3),), (KVGroup(1, 1),)]
 
 
 @settings(max_examples=150, deadline=None, derandomize=True)

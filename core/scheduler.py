@@ -117,7 +117,7 @@ class Scheduler:
             request.num_output_tokens = min(request.num_output_tokens, max(most, 0))
             request.max_new_tokens = min(request.max_new_tokens, max(most, 0))
         if request.reject_reason or not is_plainly_servable(request, self._plain_limit_tokens):
-            reason = request.reject_reason or why_unservable(request, self.config, self.tables)
+            reason = request.reject_reason or why_unservable(request, self.config, self.tables, self.policies.batching)
             if reason:
                 self._reject(request, reason)
                 return False

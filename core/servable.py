@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from core.block_tables import BlockTables
-from core.interfaces import AllocationPolicy
+from core.interfaces import AllocationPolicy, BatchPolicy
 from core.pool import UNBOUNDED
 from core.request import Request
 
@@ -30,8 +30,9 @@ def is_plainly_servable(request: Request, limit_tokens: int) -> bool:
     return num_prompt > 0 < num_output and num_prompt + num_output - 1 <= limit_tokens and request.num_samples == 1
 
 
-def why_unservable(request: Request, config: SchedulerConfig, tables: BlockTables) -> str:
+def why_unservable(request: Request, config: SchedulerConfig, tables: BlockTables, batching: BatchPolicy) -> str:
     """Why the request can never run; empty if it can. The watermark is no reason: it holds only while others run."""
+    max_step_tokens = UNBOUNDED if batching.exceeds_max_batch_tokens else config.max_batch_tokens
     num_prompt, num_output = request.num_prompt_tokens, request.num_output_tokens
     if num_prompt < 1:
         return f"has {num_prompt} prompt tokens: there is nothing to compute"
@@ -41,11 +42,11 @@ def why_unservable(request: Request, config: SchedulerConfig, tables: BlockTable
         return f"wants {num_output} output tokens: there is nothing to produce"
     if request.num_samples > config.max_num_seqs:
         return f"{request.num_samples} samples exceed max_num_seqs={config.max_num_seqs}"
-    if not config.chunked_prefill and num_prompt > config.max_batch_tokens:
+    if not config.chunked_prefill and num_prompt > max_step_tokens:
         return f"prompt exceeds max_batch_tokens={config.max_batch_tokens} and chunked prefill is off"
     if request.num_samples > 1 and not tables.allocation.shares_blocks:
         return f"wants {request.num_samples} samples, which cannot share blocks under this allocation"
-    if request.is_beam_search and request.num_samples > config.max_batch_tokens:
+    if request.is_beam_search and request.num_samples > max_step_tokens:
         return f"{request.num_samples} beams advance together, and exceed max_batch_tokens={config.max_batch_tokens}"
     if request.is_beam_search and not tables.serves_searches:
         return "is a beam search, which pool.prefix_index=radix does not serve; expected hash"

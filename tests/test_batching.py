@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from test_spans import assert_equal, assert_sound
-from world import Run, Settings, simulate, trace_of
+from world import Bench, Run, Settings, simulate, trace_of
 
 from core.decision_log import Event
 from core.request import Outcome
@@ -82,6 +82,15 @@ def test_orca_runs_whole_prompts_beside_decodes() -> None:
     assert run.gaps_s() == [1.0] * (2 * 11)
     full = run_of(trace_of([0, 0, 2], [4, 4, 20], [12, 12, 1]), replace(BASE, batching=Orca, max_num_seqs=2))
     assert chunks_of(full, 2) == [(12, 20)], "no slot before the others have ended"
+
+
+@pytest.mark.parametrize("batching", [Orca, Static])
+def test_what_no_budget_bounds_is_not_rejected_for_being_over_it(batching: Any) -> None:
+    """With max_batch_tokens=3: a whole prompt of 20 tokens, and a search whose four beams advance together."""
+    bench = Bench(replace(BASE, budget=3, chunked=False, batching=batching))
+    prompt, search = bench.add(20, 3), bench.add(4, 3, num_samples=4, is_beam_search=True)
+    bench.drain()
+    assert [(each.outcome, each.finish_ps) for each in (prompt, search)] == [(Outcome.FINISHED, 3 * PS_PER_S)] * 2
 
 
 def test_a_static_batch_is_formed_when_nothing_runs_and_runs_to_its_end() -> None:

@@ -145,15 +145,22 @@ def read_document(file: Path, schema: str) -> dict[str, Any]:
 
 
 def npz_bytes(arrays: Arrays) -> bytes:
-    """The arrays as a compressed npz whose bytes depend on nothing but names and values."""
+    """The arrays as an npz whose bytes depend on nothing but names and values."""
     buffer = io.BytesIO()
     _write_npz(buffer, arrays)
     return buffer.getvalue()
 
 
 def _write_npz(file: IO[bytes], arrays: Arrays) -> None:
-    # numpy dates every zip member 1980-01-01, so equal arrays give equal bytes; test_store holds it to that.
-    np.savez_compressed(file, allow_pickle=False, **arrays)
+    """Integers packed at the fastest level, times as they are: packing these takes a quarter off them for the time of
+    all other columns together. zipfile dates such members 1980-01-01, so equal arrays give equal bytes.
+    """
+    with zipfile.ZipFile(file, "w") as archive:
+        for name, column in arrays.items():
+            member = io.BytesIO()
+            np.lib.format.write_array(member, column, allow_pickle=False)
+            packing = zipfile.ZIP_STORED if column.dtype.kind == "f" else zipfile.ZIP_DEFLATED
+            archive.writestr(zipfile.ZipInfo(f"{name}.npy"), member.getbuffer(), packing, compresslevel=1)
 
 
 def json_bytes(value: Mapping[str, Any]) -> bytes:

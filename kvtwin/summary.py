@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Any
 
@@ -160,10 +160,18 @@ def versions() -> dict[str, str]:
     found = {"python": platform.python_version()}
     for package in PACKAGES:
         try:
-            found[package] = version(package)
+            found[package] = _version(package)
         except PackageNotFoundError:
             continue
     return found
+
+
+def _version(package: str) -> str:
+    """As `importlib.metadata.version`, which reads the whole description as an e-mail first."""
+    found = distribution(package)
+    lines = (found.read_text("METADATA") or "").splitlines()
+    told = [line.removeprefix("Version: ") for line in lines if line.startswith("Version: ")]
+    return told[0] if told else found.version
 
 
 def _ignored(experiment: Experiment, replica: ReplicaRecords) -> list[str]:

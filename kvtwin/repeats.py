@@ -11,7 +11,7 @@ from typing import Any
 
 from core.errors import InputError
 from kvtwin.intervals import CONFIDENCE, Interval, interval_of
-from kvtwin.store import claim_run_folder, json_bytes, read_summary, write_atomically
+from kvtwin.store import claim_run_folder, json_bytes, read_document, read_summary, write_atomically
 
 SCHEMA = "kvtwin.seeds/1"
 SEEDS_FILE = "seeds.json"
@@ -139,13 +139,10 @@ def read_repeats(path: Path) -> Repeats:
     file = path / SEEDS_FILE
     if not file.exists():
         return _repeats(_by_seed([path]))
-    try:
-        document = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise InputError(f"{file}: not readable as JSON ({error})") from None
-    if not isinstance(document, dict) or document.get("schema") != SCHEMA or not document.get("runs"):
-        raise InputError(f"{file}: expected schema {SCHEMA!r} and the runs it is made of")
-    return _repeats(_by_seed([path / run for run in document["runs"].values()]))
+    runs = read_document(file, SCHEMA).get("runs")
+    if not runs or not isinstance(runs, dict) or not all(isinstance(run, str) for run in runs.values()):
+        raise InputError(f"{file}: expected the runs that it is made of, a folder a seed")
+    return _repeats(_by_seed([path / run for run in runs.values()]))
 
 
 def _by_seed(folders: Iterable[Path]) -> dict[int, tuple[Summary, Path | None]]:

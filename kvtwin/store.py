@@ -24,6 +24,16 @@ from core.errors import InputError
 from core.metrics import RequestColumns, StepColumns
 
 SCHEMA = "kvtwin.run/1"
+# What every reader of a summary may rely on.
+_PARTS: Mapping[str, type] = {
+    "kind": str,
+    "config": dict,
+    "labels": dict,
+    "seed": int,
+    "trace": dict,
+    "metrics": dict,
+    "interrupted": bool,
+}
 
 Arrays = Mapping[str, NDArray[Any]]
 
@@ -124,11 +134,26 @@ def read_run(path: Path) -> Run:
 def read_summary(path: Path) -> dict[str, Any]:
     """The summary of a run folder alone; raises InputError as `read_run`."""
     if not path.is_dir():
-        raise InputError(f"no run folder at {path}")
+        is_file = path.exists()
+        raise InputError(f"{path} is a file; expected the folder of a run" if is_file else f"no run folder at {path}")
     file = path / "summary.json"
     if not file.exists():
-        raise InputError(f"{path} is not a finished run: it has no summary.json")
-    return read_document(file, SCHEMA)
+        raise InputError(f"{path} is not a finished run: it has no summary.json{_runs_inside(path)}")
+    summary = read_document(file, SCHEMA)
+    lacking = [name for name, kind in _PARTS.items() if not isinstance(summary.get(name), kind)]
+    if lacking:
+        raise InputError(f"{file}: no proper {', '.join(lacking)}; expected a summary as a run writes it")
+    return summary
+
+
+def _runs_inside(path: Path) -> str:
+    """The end of the message about a folder that is no run, where some are below it: one of a sweep, a validation."""
+    files = [*path.glob("*/summary.json"), *path.glob("*/*/summary.json")]  # no deeper: it may be anybody's folder
+    runs = sorted(file.parent for file in files)
+    if not runs:
+        return ""
+    listed = ", ".join(map(str, runs[:3])) + (", …" if len(runs) > 3 else "")
+    return f"; expected one of the {len(runs)} below it: {listed}" if len(runs) > 1 else f"; expected {listed}"
 
 
 def read_document(file: Path, schema: str) -> dict[str, Any]:
@@ -139,7 +164,10 @@ def read_document(file: Path, schema: str) -> dict[str, Any]:
         raise InputError(f"{file}: not readable as JSON ({error})") from None
     found = document.get("schema") if isinstance(document, dict) else None
     if found != schema:
-        raise InputError(f"{file}: schema is {found!r}, expected {schema!r}")
+        family = schema.partition("/")[0]
+        is_other_version = isinstance(found, str) and found.startswith(f"{family}/")
+        hint = "; another version of kvtwin wrote it" if is_other_version else ""
+        raise InputError(f"{file}: schema is {found!r}, expected {schema!r}{hint}")
     checked: dict[str, Any] = document
     return checked
 

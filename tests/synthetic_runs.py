@@ -110,6 +110,7 @@ def _summary(kind: str, seed: int, num_requests: int, metrics: dict[str, Any]) -
     bytes_per_token = 23_040
     return {
         "kind": kind,
+        "interrupted": False,
         "config": {"pool": {"num_blocks": NUM_BLOCKS}, "eviction": {"_target_": "policies.eviction.lru.LRU"}},
         "labels": {"trace": "chat_sample", "model": "smollm2_135m", "hardware": "local", "eviction": "lru"},
         "versions": {"kvtwin": "0.1.0", "numpy": np.__version__},

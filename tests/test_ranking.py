@@ -29,6 +29,8 @@ def validation(folder: Path, eviction: str, trace: str = "chat") -> Path:
     metrics = {"output_tokens_per_s": figures, "e2e_s.mean": {**figures, "engine_spread_ratio": None}}
     summary = {
         "schema": RUN_SCHEMA,
+        "kind": "sim",
+        "metrics": {},
         "labels": {"trace": trace, "eviction": eviction},
         "config": {"name": "v", "out": str(folder), "trace": {"name": trace}, "model": {}, "eviction": eviction},
         "trace": {"name": trace, "sha256": trace, "num_requests": 30},
@@ -82,6 +84,12 @@ def test_collect_ranks_what_was_validated_on_the_same_requests(kvtwin):
     assert "Ranking of 2 configurations on chat, simulated and measured:" in finished.out
     ranked = [line.split() for line in finished.out.splitlines() if line.strip().startswith("Output throughput  ")]
     assert ranked == [["Output", "throughput", "lru", "sieve", "−1.00", "0", "of", "1", "–"]]
+    summary = json.loads(Path("runs/v/c/sim/summary.json").read_text()) | {"interrupted": False}
+    Path("runs/v/c/sim/summary.json").write_text(json.dumps(summary))
+    Path("runs/v/c/engine-1").mkdir()
+    Path("runs/v/c/engine-1/summary.json").write_text(json.dumps(summary | {"kind": "engine"}))
+    rows = [line.split()[:2] for line in kvtwin("collect").out.splitlines()[2:5]]
+    assert rows[1:] == [["measured", "c/engine-1"], ["simulated", "c/sim"]]
     Path("runs/v/c/comparison.json").write_text("[1")
     broken = kvtwin("collect")
     assert broken.status == 1

@@ -219,7 +219,8 @@ def test_runs_that_cannot_be_compared_are_refused(kvtwin):
         "mine/0": "A and B replay different requests (chat_multi_turn and chat_multi_turn); expected the same trace",
         "mine/3": "no seed in common (A has 0, B has 9); expected the same seeds, for the same random numbers",
         "nowhere": "no run folder at nowhere",
-        "broken": "expected schema 'kvtwin.seeds/1'",
+        "broken": "broken/seeds.json: schema is None, expected 'kvtwin.seeds/1'",
+        "mine": "mine is not a finished run: it has no summary.json; expected one of the 4 below it: mine/0, mine/1, ",
     }.items():
         finished = kvtwin("compare", "mine/2", folder)
         assert finished.status == 2

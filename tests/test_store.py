@@ -111,6 +111,24 @@ def damage_schema(path):
     (path / "summary.json").write_text(json.dumps({"schema": "kvtwin.run/9"}))
 
 
+def damage_parts(path):
+    summary = json.loads((path / "summary.json").read_text())
+    del summary["labels"]
+    (path / "summary.json").write_text(json.dumps({**summary, "metrics": []}))
+
+
+def damage_place(path):
+    for run in ("lru", "fifo"):
+        path.rename(path.with_name(run))
+        path.mkdir(exist_ok=True)
+        path.with_name(run).rename(path / run)
+
+
+def damage_kind(path):
+    path.rename(path.with_name("elsewhere"))
+    path.write_text("{}")
+
+
 def damage_npz(path):
     (path / "requests.npz").write_bytes(b"PK\x03\x04 cut short")
 
@@ -125,7 +143,10 @@ def damage_column(path):
         (damage_folder, "no run folder at"),
         (damage_member, r"half written: it has no steps\.npz"),
         (damage_json, "not readable as JSON"),
-        (damage_schema, r"schema is 'kvtwin\.run/9', expected 'kvtwin\.run/1'"),
+        (damage_schema, r"schema is 'kvtwin\.run/9', expected 'kvtwin\.run/1'; another version of kvtwin wrote it"),
+        (damage_parts, r"summary\.json: no proper labels, metrics; expected a summary as a run writes it"),
+        (damage_place, r"it has no summary\.json; expected .*/run/fifo/lru$"),
+        (damage_kind, "is a file; expected the folder of a run"),
         (damage_npz, "not readable as npz"),
         (damage_column, "column 'multiplicity' is missing"),
     ],

@@ -56,6 +56,7 @@ class Jobs:
     words: Sequence[str] = ()  # of the command line
     traces: TraceShelf | None = None  # of jobs that may run side by side; None: one at a time
     is_repeated: bool = False  # by `seeds=N`: what counts are means, not single runs
+    heading: str = ""  # of the rows of a sweep
     outcomes: list[JobOutcome] = field(default_factory=list)
     is_sweep: bool = False
     is_interrupted: bool = False
@@ -91,6 +92,8 @@ class Jobs:
         summaries = [summary for summary, _ in whole]
         if not self.is_sweep or not summaries:
             return
+        if self.heading:
+            print(self.heading)
         if self.is_repeated and not self.is_interrupted:
             _print_means(whole)
         else:
@@ -162,8 +165,11 @@ def run_app(
     args: Sequence[str],
     run: Callable[[DictConfig], JobOutcome],
     traces: TraceShelf | None = None,
+    heading: str = "",
 ) -> int:
     """Runs one verb, once or as a sweep, and returns the exit status. The working folder is searched for classes.
+
+    `heading`: what the rows of a sweep are, where that does not go without saying.
 
     Jobs of a sweep run side by side if they take their traces from the shelf `traces`. Those of other verbs measure
     time, which neighbours would disturb: they run one at a time. Raises InputError for words that Hydra cannot take.
@@ -171,7 +177,8 @@ def run_app(
     words = hydra_words(with_seeds(verb, args))
     from kvtwin.launcher import offer_launcher  # which knows of Jobs
 
-    jobs = Jobs(run, words, traces, is_repeated=any(arg.startswith("seeds=") for arg in args))
+    is_repeated = any(arg.startswith("seeds=") for arg in args)
+    jobs = Jobs(run, words, traces, is_repeated, heading)
     offer_plugins()
     offer_launcher()
     with _command_line(verb, words):

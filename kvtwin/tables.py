@@ -23,6 +23,7 @@ from kvtwin.formatting import (
 )
 
 UNLIMITED = 1_000  # characters: wider than any table
+KINDS = {"sim": "simulated", "engine": "measured"}  # a run's figures, by its kind
 _LATENCIES = ("ttft_s", "tpot_s", "itl_s", "e2e_s", "queue_s")
 _COLUMNS = ("mean", "p50", "p90", "p95", "p99", "max")
 _KEY_FIGURES = (

@@ -45,6 +45,7 @@ def test_under_pressure_the_decisions_are_the_same_and_the_times_stand_side_by_s
     finished = kvtwin("validate", "-m", *words, "preemption=recompute,swap")
     assert finished.status == 0, finished
     assert finished.out.count("decisions: identical (") == 2
+    assert "\nSimulated (what was measured stands beside it" in finished.out
     assert [line.partition(": ")[2] for line in finished.errors if line.startswith("validate: engine run")] == [
         "engine run 1 of 1: 30 requests, calibration (10) in turns with it"
     ] * 2

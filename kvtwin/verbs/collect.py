@@ -18,7 +18,7 @@ from kvtwin.ranking_tables import print_rankings
 from kvtwin.repeats import numbers_in, repeats_of
 from kvtwin.seeds_tables import print_seeds
 from kvtwin.store import read_summary
-from kvtwin.tables import print_sweep
+from kvtwin.tables import KINDS, print_sweep
 from kvtwin.verbs.finishing import note
 
 Row = tuple[dict[str, Any], Path]
@@ -46,9 +46,11 @@ def run(args: Sequence[str]) -> int:
 
 
 def _print_rows(whole: Sequence[Row]) -> None:
+    labelled = [_labelled(*row) for row in whole]
     if whole:
-        print_sweep([_labelled(*row) for row in whole])
-    repeats = [each for each in repeats_of(whole) if len(each.runs) > 1]
+        print_sweep(labelled)
+    folders = [folder for _, folder in whole]
+    repeats = [each for each in repeats_of(zip(labelled, folders, strict=True)) if len(each.runs) > 1]
     if repeats:
         print_seeds(repeats)
 
@@ -100,7 +102,11 @@ def _order(summary: Mapping[str, Any]) -> str:
 
 
 def _labelled(summary: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    return {**summary, "labels": {**summary["labels"], "run": folder.name}}
+    """With labels that tell simulated rows from measured ones, and the runs of one validation from those of another."""
+    is_validated = (folder.parent / COMPARISON_FILE).exists()
+    run = f"{folder.parent.name}/{folder.name}" if is_validated else folder.name
+    kind = KINDS.get(summary["kind"], summary["kind"])
+    return {**summary, "labels": {**summary["labels"], "kind": kind, "run": run}}
 
 
 def _record(summary: Mapping[str, Any], folder: Path) -> dict[str, Any]:

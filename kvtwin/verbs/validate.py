@@ -16,11 +16,13 @@ from kvtwin.sweep import INTERRUPTED, JobOutcome, in_sweep, run_app
 from kvtwin.tables import comparison_table, print_tables
 from kvtwin.verbs.finishing import note, tell_notes
 
+SWEEP_HEADING = "\nSimulated (what was measured stands beside it in each configuration's own table, above):"
+
 
 def run(args: Sequence[str]) -> int:
     """0 if the decisions are identical, 1 if they are not. A sweep ends with the ranking of what it validated."""
     folders: list[Path] = []
-    status = run_app("validate", args, partial(_job, folders))
+    status = run_app("validate", args, partial(_job, folders), heading=SWEEP_HEADING)
     if folders:
         _print_ranking([read_validated(folder) for folder in folders])
     return status

@@ -106,6 +106,15 @@ class DecodeBatch:
         """Members whose next token fills its block."""
         return self.buckets[(self.clock + num_steps_ahead + 1) % self._block_size]
 
+    def num_starts(self, num_steps: int) -> int:
+        """Blocks that the members start in so many steps, from this clock on. O(block size)."""
+        size, buckets, first = self._block_size, self.buckets, self.clock % self._block_size
+        num_rounds, rest = divmod(num_steps, size)
+        num_starts = num_rounds * len(self.members)
+        for phase in range(first, first + rest):
+            num_starts += len(buckets[phase % size])
+        return num_starts
+
     def steps_to_next_start(self, at_most: int, clock: int) -> int:
         """Steps from this clock on, up to the first in which a member starts a block. There are members."""
         phase = clock % self._block_size

@@ -5,8 +5,9 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import accumulate
-from math import isqrt
 from typing import overload
+
+from core.progression import even_num_begun, even_total_ps
 
 
 class EvenDurations(Sequence[int]):
@@ -45,29 +46,9 @@ def total_ps(durations_ps: Sequence[int]) -> int:
     return sum(durations_ps)
 
 
-def even_total_ps(first_ps: int, growth_ps: int, num_steps: int) -> int:
-    """How long so many steps take when each takes `growth_ps` longer than the one before it."""
-    return num_steps * first_ps + growth_ps * (num_steps * (num_steps - 1) // 2)
-
-
 def num_begun(durations_ps: Sequence[int], elapsed_ps: int) -> int:
     """Steps that had begun before `elapsed_ps` had gone by: at least the first, at most all."""
     if isinstance(durations_ps, EvenDurations):
         begun = even_num_begun(durations_ps.first_ps, durations_ps.growth_ps, elapsed_ps)
         return min(begun, len(durations_ps))
     return min(bisect_left(list(accumulate(durations_ps)), elapsed_ps) + 1, len(durations_ps))
-
-
-def even_num_begun(first_ps: int, growth_ps: int, elapsed_ps: int) -> int:
-    """Steps of an endless even span that had begun before `elapsed_ps` had gone by; at least 1."""
-    if elapsed_ps <= first_ps:
-        return 1
-    if growth_ps == 0:
-        return (elapsed_ps - 1) // first_ps + 1
-    slope = 2 * first_ps - growth_ps  # twice the total of n steps is growth n^2 + slope n
-    num_ended = (isqrt(slope * slope + 8 * growth_ps * elapsed_ps) - slope) // (2 * growth_ps)
-    while even_total_ps(first_ps, growth_ps, num_ended) >= elapsed_ps:
-        num_ended -= 1
-    while even_total_ps(first_ps, growth_ps, num_ended + 1) < elapsed_ps:
-        num_ended += 1
-    return num_ended + 1

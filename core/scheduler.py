@@ -177,6 +177,7 @@ class Scheduler:
         request.status = Status.DONE
         request.outcome = outcome
         request.finish_ps = self.now_ps
+        request.sequences.clear()  # they know their request: a circle, which would be garbage to collect
         self.log.count(_END_EVENTS[outcome], request.request_id, request.num_produced_tokens)
         self.recorder.on_done(request)
 

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from enum import Enum
 from typing import NamedTuple
 
+from mypy_extensions import mypyc_attr
+
 from core.request import Request
 
 
@@ -23,6 +25,7 @@ class Input(NamedTuple):
     request: Request
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class RequestSource(ABC):
     """Hands out arrivals and cancellations in order of time. More of them may become known as requests get done.
 

@@ -289,10 +289,10 @@ def test_beams_are_those_of_a_dense_search(condition: str) -> None:
     assert run.shadow.num_checked["copy"] > 0
     assert (run.shadow.num_checked["swap_in"] > 0) == ("swapped" in condition)
     for request in run.scheduler.recorder.done:
-        prompt = run.executor.tokens.of(request.sequences[0]).known[: request.num_prompt_tokens].tolist()
+        ranked = [tokens for _, tokens in run.executor.tokens.ranked(request.request_id)]
+        prompt = ranked[0].known[: request.num_prompt_tokens].tolist()
         expected, margin = dense_search(prompt, request.num_output_tokens, 3)
         assert margin > 1e-5, "not a matter of rounding"
-        ranked = [tokens for _, tokens in run.executor.tokens.ranked(request.request_id)]
         assert [tokens.outputs.tolist() for tokens in ranked] == [tokens for _, tokens in expected]
         scores = [tokens.score for tokens in ranked]
         assert scores == pytest.approx([score for score, _ in expected], abs=1e-4)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from core.few_steps import FewSteps
+from core.even_plans import even_plans
 from core.gap_spans import GapSpans, gap_spans, joined
-from core.metrics import StepColumns
 from core.recorder import PLAN, Recorder
-from core.stretches import stretches_of
+from core.step_totals import StepTotals
 
 _NUM_PLANS_AT_ONCE = 1 << 14
 _NUM_STEPS_AT_ONCE = 1 << 17
@@ -20,8 +19,7 @@ class Condenser:
 
     def __init__(self, num_plans_at_once: int = _NUM_PLANS_AT_ONCE) -> None:
         self._num_values_at_once = num_plans_at_once * len(PLAN)
-        self._steps = FewSteps()
-        self._end_ps = 0  # of the newest plan
+        self._steps = StepTotals()
         self._gaps: list[GapSpans] = []  # few and large, lest a search through them be long
         self._newest_gaps: list[GapSpans] = []
 
@@ -31,20 +29,18 @@ class Condenser:
         if is_full or len(recorder.step_referenced_blocks) >= _NUM_STEPS_AT_ONCE:
             self._take(recorder)
 
-    def finish(self, recorder: Recorder) -> tuple[StepColumns, tuple[GapSpans, ...]]:
-        """The few rows that stand for all steps, and the gaps, when the run has ended."""
+    def finish(self, recorder: Recorder) -> tuple[StepTotals, tuple[GapSpans, ...]]:
+        """What all steps add up to, and their gaps, when the run has ended."""
         self._take(recorder)
         if self._newest_gaps:
             self._join()
-        return self._steps.columns(), tuple(self._gaps)
+        return self._steps, tuple(self._gaps)
 
     def _take(self, recorder: Recorder) -> None:
-        part = recorder.cut()
-        stretches = stretches_of(part)
-        self._steps.add(stretches)
-        self._newest_gaps.append(gap_spans(part, self._end_ps).narrowed())
-        if len(stretches):
-            self._end_ps = int(stretches.end_ps[-1])
+        part, since_ps = recorder.cut(), self._steps.end_ps
+        plans = even_plans(part)
+        self._steps.add(plans, part)
+        self._newest_gaps.append(gap_spans(plans, part.late_gaps_ps, since_ps).narrowed())
         if len(self._newest_gaps) == _NUM_JOINED:
             self._join()
 

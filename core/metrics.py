@@ -6,17 +6,19 @@ is None, never 0.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from core.percentiles import summarize, summarize_weighted
-from core.waste import WasteColumns, pool_shares, saturated, waste_ratios
+from core.gap_spans import GapSpans, summarize_spans
+from core.percentiles import summarize
+from core.step_totals import Level, Load, StepTotals
+from core.waste import SlotUse
 
-__all__ = ["Records", "RequestColumns", "Slo", "StepColumns", "WasteColumns", "compute_metrics"]
+__all__ = ["Records", "RequestColumns", "Slo", "compute_metrics"]
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -88,54 +90,6 @@ class RequestColumns:
 
 
 @dataclass(frozen=True, slots=True)
-class StepColumns:
-    """One row per step in order of time, [num_steps]. `*_after` is the pool after the step's commit: what holds
-    while the replica idles until the next step. Of several replicas: those of one after those of another."""
-
-    start_s: Floats
-    duration_s: Floats
-    num_referenced_blocks: Ints
-    num_cached_blocks: Ints
-    num_evictions: Ints
-    num_orphan_blocks: Ints  # registered blocks whose parent content is gone
-    num_referenced_blocks_after: Ints
-    num_cached_blocks_after: Ints
-    num_orphan_blocks_after: Ints
-    replica: Ints | None = None  # ascending; None: there is one
-
-    @classmethod
-    def of(cls, arrays: Mapping[str, NDArray[Any]]) -> StepColumns:
-        """The columns of `steps.npz`; raises KeyError naming a column that is missing."""
-        names = [field.name for field in fields(cls) if field.name != "replica"]
-        return cls(**{name: arrays[name] for name in names}, replica=arrays.get("replica"))
-
-    def where(self, rows: NDArray[np.bool_]) -> StepColumns:
-        """Only these steps."""
-        columns = {field.name: getattr(self, field.name)[rows] for field in fields(self) if field.name != "replica"}
-        return StepColumns(**columns, replica=None if self.replica is None else self.replica[rows])
-
-    def since_first_eviction(self) -> StepColumns:
-        """Without each replica's steps before its first eviction."""
-        num_so_far = np.cumsum(self.num_evictions)
-        if self.replica is not None:
-            first = np.flatnonzero(np.diff(self.replica, prepend=-1))
-            before = (num_so_far - self.num_evictions)[first]
-            num_so_far = num_so_far - np.repeat(before, np.diff(first, append=len(self.replica)))
-        return self.where(num_so_far > 0)
-
-    def time_mean(self, during: Ints, after: Ints) -> float | None:
-        """Time-weighted mean of a block count from the first step's start to the last step's end, of each replica."""
-        until_next_s = np.append(np.diff(self.start_s), self.duration_s[-1:])
-        idle_s = np.maximum(until_next_s - self.duration_s, 0.0)
-        if self.replica is not None:
-            idle_s[:-1][np.diff(self.replica) != 0] = 0.0
-        total_s = self.duration_s.sum() + idle_s.sum()
-        if total_s == 0:
-            return None
-        return float((np.dot(during, self.duration_s) + np.dot(after, idle_s)) / total_s)
-
-
-@dataclass(frozen=True, slots=True)
 class Slo:
     """A service level: a request meets it when neither latency is longer. A one-token output has a TPOT of 0 here."""
 
@@ -145,12 +99,11 @@ class Slo:
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """Everything `compute_metrics` reads. `gap_s` and `gap_multiplicity` are the weighted multiset of ITL gaps."""
+    """Everything `compute_metrics` reads: of all replicas together, but `steps` of each."""
 
     requests: RequestColumns
-    steps: StepColumns
-    gap_s: Floats
-    gap_multiplicity: Ints
+    steps: Sequence[StepTotals]
+    gaps: Sequence[GapSpans]
     num_blocks: int | None  # None: unbounded
     block_size_tokens: int
     has_prefix_information: bool
@@ -159,10 +112,6 @@ class Records:
     num_costly_evictions: int | None = None  # whose content was computed again; None: not attributed
     counts_orphans: bool = False
     slo: Slo | None = None
-    waste: WasteColumns | None = None
-    num_shared_references: Ints | None = None  # per step: references to blocks, beyond the first of each
-    num_waiting: Ints | None = None  # per step, as `num_running`
-    num_running: Ints | None = None
 
 
 def compute_metrics(records: Records) -> dict[str, Any]:
@@ -171,7 +120,7 @@ def compute_metrics(records: Records) -> dict[str, Any]:
     return {
         "ttft_s": summarize(requests.ttft_s()),
         "tpot_s": summarize(requests.tpot_s()),
-        "itl_s": summarize_weighted(records.gap_s, records.gap_multiplicity),
+        "itl_s": summarize_spans(records.gaps),
         "e2e_s": summarize(requests.e2e_s()),
         "queue_s": summarize(requests.queue_s()),
         "normalized_latency_s": summarize(requests.normalized_latency_s()),
@@ -181,7 +130,8 @@ def compute_metrics(records: Records) -> dict[str, Any]:
         "recomputed_tokens": int(requests.num_recomputed_tokens.sum()),
         "swapped_bytes": records.swapped_bytes,
         **_evictions(records),
-        **_pool_use(records.steps, records.num_blocks),
+        "kv_utilization_ratio": _pool_use([steps.referenced for steps in records.steps], records.num_blocks),
+        "kv_cached_ratio": _pool_use([steps.cached for steps in records.steps], records.num_blocks),
         "orphan_blocks": _orphans(records),
         **_memory(records),
         "outcomes": {
@@ -232,75 +182,63 @@ def _prefix_hits(requests: RequestColumns, has_prefix_information: bool) -> dict
     }
 
 
-def _pool_use(steps: StepColumns, num_blocks: int | None) -> dict[str, Any]:
+def _pool_use(levels: Sequence[Level], num_blocks: int | None) -> dict[str, float | None]:
     """Use counts referenced blocks only; blocks that are cached and free to evict are a series of their own."""
-    columns = {
-        "kv_utilization_ratio": (steps.num_referenced_blocks, steps.num_referenced_blocks_after),
-        "kv_cached_ratio": (steps.num_cached_blocks, steps.num_cached_blocks_after),
-    }
-    if num_blocks is None or not steps.start_s.size:
-        return {name: {"time_mean": None, "peak": None} for name in columns}
-    return {
-        name: {
-            "time_mean": _ratio(steps.time_mean(during, after), num_blocks),
-            "peak": max(int(during.max()), int(after.max())) / num_blocks,
-        }
-        for name, (during, after) in columns.items()
-    }
+    total = Level.total(levels)
+    return {"time_mean": _ratio(total.time_mean, num_blocks), "peak": _ratio(total.most, num_blocks)}
 
 
 def _evictions(records: Records) -> dict[str, Any]:
     """What evictions cost, and how much of the pool the policy had to choose from: the share that is cached and
     unreferenced, from the step of the first eviction on (before, nothing had to be chosen)."""
-    num, num_costly, steps = records.num_evictions, records.num_costly_evictions, records.steps
+    num, num_costly = records.num_evictions, records.num_costly_evictions
     evicted_tokens = int(records.requests.num_recomputed_evicted_tokens.sum())
-    evictable: dict[str, float | None] = {"time_mean": None, "min": None}
-    if steps.num_evictions.any() and records.num_blocks is not None:
-        late = steps.since_first_eviction()
-        mean = late.time_mean(late.num_cached_blocks, late.num_cached_blocks_after)
-        least = min(int(late.num_cached_blocks.min()), int(late.num_cached_blocks_after.min()))
-        evictable = {"time_mean": _ratio(mean, records.num_blocks), "min": least / records.num_blocks}
+    cached = Level.total([steps.late_cached for steps in records.steps if steps.late_cached is not None])
     return {
         "num_evictions": num,
         "recomputed_evicted_tokens": None if num_costly is None else evicted_tokens,
         "num_costly_evictions": num_costly,
         "num_free_evictions": None if num_costly is None else num - num_costly,
-        "evictable_ratio": evictable,
+        "evictable_ratio": {
+            "time_mean": _ratio(cached.time_mean, records.num_blocks),
+            "min": _ratio(cached.least, records.num_blocks),
+        },
     }
 
 
 def _orphans(records: Records) -> dict[str, float | None]:
     """Blocks that hold content which no look-up reaches, because the content before it is gone."""
-    steps = records.steps
-    if not records.counts_orphans or not steps.start_s.size:
-        return {"time_mean": None, "peak": None}
-    during, after = steps.num_orphan_blocks, steps.num_orphan_blocks_after
-    return {"time_mean": steps.time_mean(during, after), "peak": max(int(during.max()), int(after.max()))}
+    total = Level.total([steps.orphans for steps in records.steps]) if records.counts_orphans else Level()
+    return {"time_mean": total.time_mean, "peak": total.most}
 
 
-def _ratio(value: float | None, whole: int) -> float | None:
-    return None if value is None else value / whole
+def _ratio(value: float | None, whole: int | None) -> float | None:
+    return None if value is None or whole is None else value / whole
 
 
-def _sharing_saved(records: Records) -> float | None:
-    """Blocks saved by sharing over the blocks that there would be without, both integrated over the steps' time
-    (PagedAttention, SOSP'23, section 6.3). None where no step used any.
+def _sharing_saved(load: Load) -> float | None:
+    """Blocks saved by sharing over the blocks that there would be without (PagedAttention, SOSP'23, section 6.3). None
+    where no step used any.
     """
-    shared, duration_s = records.num_shared_references, records.steps.duration_s
-    if shared is None:
-        return None
-    total = float(np.dot(records.steps.num_referenced_blocks + shared, duration_s))
-    return float(np.dot(shared, duration_s)) / total if total > 0 else None
+    return _ratio(load.shared_references, load.referenced_blocks + load.shared_references or None)
 
 
 def _memory(records: Records) -> dict[str, Any]:
-    steps, size = records.steps, records.block_size_tokens
-    num_tokens, duration_s = steps.num_referenced_blocks * size, steps.duration_s
+    """Where the slots of the pool went: in all steps, and under full load, without a warm-up in which nobody waits yet
+    and the drain in which nobody waits any more.
+    """
+    size = records.block_size_tokens
     pool_tokens = None if records.num_blocks is None else records.num_blocks * size
-    load = records.num_waiting, records.num_running
+    load = Load.total([steps.load for steps in records.steps])
+    waits = [steps.saturated for steps in records.steps if steps.saturated is not None]
+    saturated = Load.total(waits)
+    peaks = [steps.peak_waste_ratio for steps in records.steps if steps.peak_waste_ratio is not None]
+    slots = SlotUse.of(load, size)
     return {
-        "sharing_saved_ratio": _sharing_saved(records),
-        **waste_ratios(records.waste, num_tokens, duration_s),
-        "pool_share_ratio": pool_shares(records.waste, num_tokens, duration_s, pool_tokens),
-        **saturated(records.waste, num_tokens, duration_s, pool_tokens, *load),
+        "sharing_saved_ratio": _sharing_saved(load),
+        "waste_ratio": slots.waste_ratios(),
+        "waste_total_ratio": {"time_mean": slots.waste_ratio(), "peak": max(peaks, default=None)},
+        "pool_share_ratio": slots.pool_shares(pool_tokens),
+        "saturated_share_ratio": SlotUse.of(saturated, size).pool_shares(pool_tokens),
+        "saturated_num_running": _ratio(saturated.running, saturated.busy_ps or None),
     }

@@ -1,4 +1,4 @@
-"""Percentiles of a weighted multiset, equal to numpy's on the expanded array, without expanding it."""
+"""Percentiles as numpy's linear ones, bit for bit, and the figures of a summary."""
 
 from __future__ import annotations
 
@@ -14,27 +14,8 @@ PERCENTILES = (50, 90, 95, 99)
 Summary = dict[str, float | int | None]
 
 
-def weighted_percentiles(
-    values: NDArray[np.float64], multiplicity: NDArray[np.int64], percentiles: Sequence[float]
-) -> NDArray[np.float64]:
-    """The linear percentiles of `np.repeat(values, multiplicity)`, bit for bit, in O(m log m).
-
-    `values` and `multiplicity` are [num_values]; at least one multiplicity must be positive.
-    Raises ValueError when the multiset is empty.
-    """
-    occurs = multiplicity > 0
-    values, multiplicity = values[occurs], multiplicity[occurs]
-    if not values.size:
-        raise ValueError("percentiles of an empty multiset are not defined")
-    order = np.argsort(values, kind="stable")
-    ranked, num_up_to = values[order], np.cumsum(multiplicity[order])
-    ranks = _Ranks.of(percentiles, int(num_up_to[-1]))
-    low = ranked[np.searchsorted(num_up_to, ranks.below, side="right")]
-    return ranks.between(low, ranked[np.searchsorted(num_up_to, ranks.above, side="right")])
-
-
 @dataclass(frozen=True, slots=True)
-class _Ranks:
+class Ranks:
     """Where percentiles lie among so many sorted values: between the neighbours `below` and `above`, from 0 on."""
 
     below: NDArray[np.int64]
@@ -42,7 +23,7 @@ class _Ranks:
     fraction: NDArray[np.float64]
 
     @classmethod
-    def of(cls, percentiles: Sequence[float], num_values: int) -> _Ranks:
+    def of(cls, percentiles: Sequence[float], num_values: int) -> Ranks:
         position = np.true_divide(np.asarray(percentiles, dtype=np.float64), 100) * (num_values - 1)
         below = np.floor(position).astype(np.int64)
         return cls(below, np.minimum(below + 1, num_values - 1), position - below)
@@ -54,15 +35,6 @@ class _Ranks:
         return np.asarray(np.where(self.fraction < 0.5, from_below, from_above))
 
 
-def summarize_weighted(values: NDArray[np.float64], multiplicity: NDArray[np.int64]) -> Summary:
-    """{mean, p50, p90, p95, p99, max, n} of a weighted multiset; every figure but n is None when it is empty."""
-    num_values = int(multiplicity.sum())
-    if num_values == 0:
-        return named_figures(None, [], 0)
-    ranked = weighted_percentiles(values, multiplicity, (*PERCENTILES, 100)).tolist()
-    return named_figures(float(np.dot(values, multiplicity) / num_values), ranked, num_values)
-
-
 def summarize(values: NDArray[np.float64]) -> Summary:
     """{mean, p50, p90, p95, p99, max, n} of the values that are defined (not nan)."""
     defined = values[~np.isnan(values)]
@@ -70,7 +42,7 @@ def summarize(values: NDArray[np.float64]) -> Summary:
         return named_figures(None, [], 0)
     mean = float(np.dot(defined, np.ones(defined.size)) / defined.size)
     defined.sort()
-    ranks = _Ranks.of((*PERCENTILES, 100), defined.size)
+    ranks = Ranks.of((*PERCENTILES, 100), defined.size)
     return named_figures(mean, ranks.between(defined[ranks.below], defined[ranks.above]).tolist(), defined.size)
 
 

@@ -66,15 +66,17 @@ class Series:
 
     def at(self, places: Ints) -> Ints:
         """The count at each of these places."""
-        values = np.array([self.first, *self._values], dtype=np.int64)
-        return np.asarray(values[np.searchsorted(self.places, places, side="right")])
+        return np.asarray(self._levels()[np.searchsorted(self.places, places, side="right")])
 
     def expand(self, num_places: int) -> Ints:
         """The count at each of the first places, [num_places]."""
         places = self.places
         num = int(np.searchsorted(places, num_places))
-        values = np.array([self.first, *self._values[:num]], dtype=np.int64)
-        return np.repeat(values, np.diff(places[:num], prepend=0, append=num_places))
+        return np.repeat(self._levels()[: num + 1], np.diff(places[:num], prepend=0, append=num_places))
+
+    def _levels(self) -> Ints:
+        """What it is at first, and after each change."""
+        return np.append(self.first, np.array(self._values, dtype=np.int64))
 
     def cut(self, begin: int, end: int) -> Series:
         """Takes out what it was from `begin`, before which nothing is left, up to `end`: from place 0 on."""
@@ -234,11 +236,12 @@ class Recorder:
     def cut(self) -> Recorder:
         """Takes out the plans that are here, and their steps, as the record of a run that they are all of.
 
-        Of what is counted by plan or step only that comes along which changes what time means and gaps are.
+        Of what is counted by plan or step only that comes along which changes what sums over time and gaps are.
         """
         part, num_steps = Recorder(), int(self.plan_column("num_steps").sum())
         first_plan, first_step = self.num_plans_taken, self.num_steps_taken
         end_plan, end_step = self.num_plans, first_step + num_steps
+        part.block_size, part.num_kv_groups = self.block_size, self.num_kv_groups
         part.plans, part.uneven_ps, part.late_gaps_ps = self.plans[:], self.uneven_ps[:], self.late_gaps_ps[:]
         part.step_referenced_blocks = self.step_referenced_blocks[:num_steps]
         part.lost_decodes = {place - first_plan: number for place, number in self.lost_decodes.items()}
@@ -247,8 +250,9 @@ class Recorder:
         part.step_cached_blocks = self.step_cached_blocks.cut(first_step, end_step)
         part.step_orphan_blocks = self.step_orphan_blocks.cut(first_step, end_step)
         part.step_evictions_before_end = self.step_evictions_before_end.cut(first_step, end_step)
-        for series in (self.step_shared_references, self.step_internal_tokens, self.step_external_tokens):
-            series.cut(first_step, end_step)
+        part.step_shared_references = self.step_shared_references.cut(first_step, end_step)
+        part.step_internal_tokens = self.step_internal_tokens.cut(first_step, end_step)
+        part.step_external_tokens = self.step_external_tokens.cut(first_step, end_step)
         # In place: whoever appends to these holds on to them.
         del self.plans[:], self.plan_decided_ps[:], self.uneven_ps[:], self.late_gaps_ps[:]
         del self.step_referenced_blocks[:num_steps]

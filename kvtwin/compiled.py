@@ -35,7 +35,6 @@ MODULES = (
     "core.decision_log",
     "core.decode_batch",
     "core.digest_log",
-    "core.few_steps",
     "core.growth",
     "core.lcm_tables",
     "core.linked_index",

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from core.metrics import StepColumns
+from core.step_totals import StepTotals
 from kvtwin.experiment import Experiment
 from kvtwin.replica_records import ReplicaRecords
 
@@ -36,7 +36,7 @@ def _columns(replicas: Sequence[ReplicaRecords]) -> Mapping[str, list[Any]]:
         "prompt_tokens": prompts,
         "output_tokens": [int(each.requests["num_output_tokens"].sum()) for each in replicas],
         "prefix_hit_tokens": hits,
-        "referenced_blocks": _referenced_blocks([StepColumns.of(each.steps) for each in replicas]),
+        "referenced_blocks": _referenced_blocks([each.totals for each in replicas]),
         "num_evictions": [each.num_evictions for each in replicas],
         "num_preemptions": [int(each.requests["num_preemptions"].sum()) for each in replicas],
         "num_steps": [each.num_steps for each in replicas],
@@ -44,21 +44,13 @@ def _columns(replicas: Sequence[ReplicaRecords]) -> Mapping[str, list[Any]]:
     }
 
 
-def _referenced_blocks(fleet: Sequence[StepColumns]) -> list[float]:
+def _referenced_blocks(fleet: Sequence[StepTotals]) -> list[float]:
     """Time means over the time from the first step of any replica to the last end of one."""
-    begun = [steps for steps in fleet if steps.start_s.size]
+    begun = [(steps.start_ps, steps.end_ps) for steps in fleet if steps.start_ps is not None]
     if not begun:
         return [0.0] * len(fleet)
-    first_s = min(float(steps.start_s[0]) for steps in begun)
-    last_s = max(float(steps.start_s[-1] + steps.duration_s[-1]) for steps in begun)
-    return [_block_seconds(steps) / (last_s - first_s) for steps in fleet]
-
-
-def _block_seconds(steps: StepColumns) -> float:
-    if not steps.start_s.size:
-        return 0.0
-    mean = steps.time_mean(steps.num_referenced_blocks, steps.num_referenced_blocks_after)
-    return (mean or 0.0) * float(steps.start_s[-1] + steps.duration_s[-1] - steps.start_s[0])
+    span_ps = max(end_ps for _, end_ps in begun) - min(start_ps for start_ps, _ in begun)
+    return [steps.referenced.block_ps / span_ps for steps in fleet]
 
 
 def _imbalance(values: Sequence[float]) -> float | None:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from core.columns import request_arrays
 from core.request_log import RequestLog
-from kvtwin.replica_records import Arrays, ReplicaRecords
+from kvtwin.lazy_arrays import Arrays
+from kvtwin.replica_records import ReplicaRecords
 
 NOWHERE = -1  # the replica of a request that never arrived
 
@@ -31,10 +30,10 @@ class RequestTable:
         self.arrays["replica"][rows] = replica
 
 
-def concatenated(parts: Sequence[Mapping[str, NDArray[Any]]]) -> Arrays:
+def concatenated(parts: Sequence[Arrays]) -> Arrays:
     """The columns of several replicas, one replica after another, and `replica`."""
     names = list(parts[0])
-    columns: Arrays = {name: np.concatenate([part[name] for part in parts]) for name in names}
+    columns = {name: np.concatenate([part[name] for part in parts]) for name in names}
     lengths = [len(part[names[0]]) for part in parts]
     columns["replica"] = np.repeat(np.arange(len(parts), dtype=np.int32), lengths)
     return columns

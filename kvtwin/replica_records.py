@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
-from typing import Any
+from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
-from numpy.typing import NDArray
 
 from core.columns import charge_arrays, gap_arrays, request_arrays, requests_of, step_arrays
-from core.gap_spans import GapSpans
+from core.even_plans import even_plans
+from core.gap_spans import GapSpans, gap_spans
 from core.recorder import Recorder
 from core.request_log import RequestLog
 from core.scheduler import Scheduler
+from core.step_totals import StepTotals
 from kvtwin.decisions_file import decisions_jsonl
-
-Arrays = dict[str, NDArray[Any]]
+from kvtwin.lazy_arrays import Arrays, LazyArrays
 
 
 @dataclass(frozen=True)
 class ReplicaRecords:
-    """`requests` has a row for each request that came here, by id; `steps` and `gaps` are those of the replica. Under
-    `steps=false`, `steps` are a few rows that give the same figures, and `gap_spans` stand for the gaps.
+    """`requests` has a row for each request that came here, by id; `steps` and `gaps` have one for each step, or none
+    under `steps=false`. Figures are made of `totals` and `gap_spans`.
 
     `charges`: which evictions were paid for by whom, None where none was; `num_costly_evictions` is None where
     evictions are not charged, `num_moved_blocks` where none can ever move. `decisions` are those of `decisions=full`.
@@ -31,7 +31,8 @@ class ReplicaRecords:
     requests: Arrays
     steps: Arrays
     gaps: Arrays
-    gap_spans: tuple[GapSpans, ...] | None
+    totals: StepTotals
+    gap_spans: tuple[GapSpans, ...]
     num_steps: int
     charges: Arrays | None
     num_decisions: int
@@ -54,12 +55,14 @@ def replica_records(scheduler: Scheduler, keeps_decisions: bool) -> ReplicaRecor
     recorder, log, tables = scheduler.recorder, scheduler.log, scheduler.tables
     taken, policies, attribution = requests_of(scheduler), scheduler.policies, tables.pool.attribution
     num_steps, num_plans = recorder.num_steps, recorder.num_plans
-    steps, gaps, gap_spans = _steps_and_gaps(recorder, taken, tables.pool.num_blocks)
+    totals, gap_spans = _condensed(recorder, taken)
+    kept, all_of = (recorder, taken) if recorder.condenser is None else (Recorder(), RequestLog())
     request_ids = np.sort(taken.column("request_id"))
     return ReplicaRecords(
         requests=request_arrays(taken, len(taken), request_ids),
-        steps=steps,
-        gaps=gaps,
+        steps=LazyArrays(partial(step_arrays, kept, all_of, tables.pool.num_blocks)),
+        gaps=LazyArrays(partial(gap_arrays, kept)),
+        totals=totals,
         gap_spans=gap_spans,
         num_steps=num_steps,
         charges=charge_arrays(attribution.charges) if attribution is not None and attribution.num_costly else None,
@@ -80,19 +83,12 @@ def replica_records(scheduler: Scheduler, keeps_decisions: bool) -> ReplicaRecor
     )
 
 
-def no_steps(pool_num_blocks: int | None) -> Arrays:
-    """The columns of a run without steps."""
-    return step_arrays(Recorder(), RequestLog(), pool_num_blocks)
-
-
-def _steps_and_gaps(
-    recorder: Recorder, requests: RequestLog, pool_num_blocks: int | None
-) -> tuple[Arrays, Arrays, tuple[GapSpans, ...] | None]:
-    if recorder.condenser is None:
-        return step_arrays(recorder, requests, pool_num_blocks), gap_arrays(recorder), None
-    steps, spans = recorder.condenser.finish(recorder)
-    rows = {field.name: getattr(steps, field.name) for field in fields(steps) if field.name != "replica"}
-    return rows, gap_arrays(Recorder()), spans
+def _condensed(recorder: Recorder, requests: RequestLog) -> tuple[StepTotals, tuple[GapSpans, ...]]:
+    if recorder.condenser is not None:
+        return recorder.condenser.finish(recorder)
+    plans, totals = even_plans(recorder), StepTotals()
+    totals.add(plans, recorder, requests)
+    return totals, (gap_spans(plans, recorder.late_gaps_ps),)
 
 
 def _turned_away(requests: RequestLog) -> tuple[int, str] | None:

@@ -21,7 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from core.errors import InputError
-from core.metrics import RequestColumns, StepColumns
+from core.metrics import RequestColumns
+from kvtwin.lazy_arrays import Arrays
 
 SCHEMA = "kvtwin.run/1"
 # What every reader of a summary may rely on.
@@ -34,8 +35,9 @@ _PARTS: Mapping[str, type] = {
     "metrics": dict,
     "interrupted": bool,
 }
-
-Arrays = Mapping[str, NDArray[Any]]
+_LEVELS = ("num_referenced_blocks", "num_cached_blocks", "num_orphan_blocks")
+STEP_COLUMNS = ("start_s", "duration_s", "num_evictions", *_LEVELS, *(f"{name}_after" for name in _LEVELS))
+GAP_COLUMNS = ("gap_s", "multiplicity")
 
 
 @dataclass(frozen=True)
@@ -44,9 +46,9 @@ class Run:
 
     path: Path | None
     summary: dict[str, Any]
-    requests: dict[str, NDArray[Any]]
-    steps: dict[str, NDArray[Any]]
-    gaps: dict[str, NDArray[Any]]
+    requests: Arrays
+    steps: Arrays
+    gaps: Arrays
 
     @property
     def folder(self) -> Path:
@@ -67,7 +69,7 @@ class Run:
 
 def in_memory(summary: Mapping[str, Any], requests: Arrays, steps: Arrays, gaps: Arrays) -> Run:
     """A run that leaves nothing on disk."""
-    return Run(None, {"schema": SCHEMA, **summary}, dict(requests), dict(steps), dict(gaps))
+    return Run(None, {"schema": SCHEMA, **summary}, requests, steps, gaps)
 
 
 def claim_run_folder(root: Path, name: str, config: Mapping[str, Any]) -> Path:
@@ -108,7 +110,7 @@ def write_run(
         _write_members(path, arrays, {**(files or {}), "summary.json": document})
     except OSError as error:
         raise InputError(f"cannot write run folder {path}: {error.strerror or error}") from error
-    run = Run(path, json.loads(document), dict(requests), dict(steps), dict(gaps))
+    run = Run(path, json.loads(document), requests, steps, gaps)
     _check_columns(run)
     return run
 
@@ -226,7 +228,6 @@ def _read_arrays(path: Path) -> dict[str, NDArray[Any]]:
 def _check_columns(run: Run) -> None:
     try:
         RequestColumns.of(run.requests)
-        StepColumns.of(run.steps)
-        _ = run.gaps["gap_s"], run.gaps["multiplicity"]
+        _ = [run.steps[name] for name in STEP_COLUMNS], [run.gaps[name] for name in GAP_COLUMNS]
     except KeyError as error:
         raise InputError(f"{run.path}: column {error} is missing from its arrays") from None

@@ -8,19 +8,20 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from core.gap_spans import summarize_spans
-from core.metrics import Records, RequestColumns, Slo, StepColumns, WasteColumns, compute_metrics
+from core.metrics import Records, RequestColumns, Slo, compute_metrics
 from kvtwin.decisions_file import DECISIONS_FILE
 from kvtwin.experiment import Experiment
 from kvtwin.fleet_summary import fleet_block
+from kvtwin.lazy_arrays import Arrays, LazyArrays
 from kvtwin.merged_records import RequestTable, combined_digest, concatenated, total
-from kvtwin.replica_records import Arrays, ReplicaRecords, no_steps
+from kvtwin.replica_records import ReplicaRecords
 from kvtwin.store import Run, npz_bytes, write_run
 
 PACKAGES = ("kvtwin", "numpy", "simpy", "hydra-core", "torch", "triton")
@@ -82,7 +83,7 @@ def collect_records(
         },
         "pool": _pool_block(experiment),
         "decisions": {"num": total(each.num_decisions for each in replicas), "digest": combined_digest(replicas)},
-        "metrics": _metrics(experiment, replicas, requests, steps, gaps),
+        "metrics": _metrics(experiment, replicas, requests),
         "cost": {
             "wall_s": cost.wall_s,
             "cpu_s": cost.cpu_s,
@@ -94,13 +95,7 @@ def collect_records(
         **({"fleet": fleet_block(experiment, replicas)} if len(replicas) > 1 else {}),
         **(extra or {}),
     }
-    kept = steps if _has_all_steps(replicas) else no_steps(experiment.pool.num_blocks)
-    return RunRecords(summary, requests, kept, gaps, _files(replicas))
-
-
-def _has_all_steps(replicas: Sequence[ReplicaRecords]) -> bool:
-    """Or else a few rows that stand for them (`steps=false`)."""
-    return replicas[0].gap_spans is None
+    return RunRecords(summary, requests, steps, gaps, _files(replicas))
 
 
 def _merged(experiment: Experiment, replicas: Sequence[ReplicaRecords]) -> tuple[Arrays, Arrays, Arrays]:
@@ -113,7 +108,8 @@ def _merged(experiment: Experiment, replicas: Sequence[ReplicaRecords]) -> tuple
     if len(replicas) == 1:
         del table.arrays["replica"]
         return table.arrays, replicas[0].steps, replicas[0].gaps
-    return table.arrays, concatenated([each.steps for each in replicas]), concatenated([each.gaps for each in replicas])
+    steps, gaps = ([getattr(each, name) for each in replicas] for name in ("steps", "gaps"))
+    return table.arrays, LazyArrays(partial(concatenated, steps)), LazyArrays(partial(concatenated, gaps))
 
 
 def _files(replicas: Sequence[ReplicaRecords]) -> dict[str, bytes]:
@@ -211,19 +207,15 @@ def _pool_block(experiment: Experiment) -> dict[str, Any]:
     }
 
 
-def _metrics(
-    experiment: Experiment, replicas: Sequence[ReplicaRecords], requests: Arrays, steps: Arrays, gaps: Arrays
-) -> dict[str, Any]:
-    has_all_steps = _has_all_steps(replicas)
+def _metrics(experiment: Experiment, replicas: Sequence[ReplicaRecords], requests: Arrays) -> dict[str, Any]:
     num_swapped = sum(each.num_swapped_blocks for each in replicas)
     slo = experiment.config["slo"]
     has_slo = slo["ttft_s"] is not None and slo["tpot_s"] is not None
     metrics = compute_metrics(
         Records(
             RequestColumns.of(requests),
-            StepColumns.of(steps),
-            gaps["gap_s"],
-            gaps["multiplicity"],
+            [each.totals for each in replicas],
+            [spans for each in replicas for spans in each.gap_spans],
             experiment.pool.num_blocks,
             experiment.pool.block_size_tokens,
             experiment.trace.has_prefix_information and experiment.prefix_caching,
@@ -231,15 +223,9 @@ def _metrics(
             num_evictions=sum(each.num_evictions for each in replicas),
             num_costly_evictions=total(each.num_costly_evictions for each in replicas),
             counts_orphans=replicas[0].counts_orphans,
-            waste=WasteColumns.of(steps) if has_all_steps else None,
-            num_shared_references=steps.get("num_shared_references"),
-            num_waiting=steps.get("num_waiting"),
-            num_running=steps.get("num_running"),
             slo=Slo(slo["ttft_s"], slo["tpot_s"]) if has_slo else None,
         )
     )
-    if not has_all_steps:
-        metrics["itl_s"] = summarize_spans([spans for each in replicas for spans in each.gap_spans or ()])
     metrics["num_swap_fallbacks"] = sum(each.num_swap_fallbacks for each in replicas)
     metrics["num_moved_blocks"] = total(each.num_moved_blocks for each in replicas)
     return metrics

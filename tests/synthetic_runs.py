@@ -8,7 +8,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from core.metrics import Records, RequestColumns, StepColumns, compute_metrics
+from core.even_plans import even_plans
+from core.gap_spans import GapSpans
+from core.metrics import Records, RequestColumns, compute_metrics
+from core.recorder import PLAN, PLAN_ROW, Recorder
+from core.step_totals import StepTotals
+from core.units import PS_PER_S
 from kvtwin.store import Run, write_run
 
 OUTCOMES = ("finished", "rejected", "cancelled", "unfinished")
@@ -43,6 +48,29 @@ def step_arrays(start_s: Any, duration_s: Any, **columns: Any) -> dict[str, NDAr
     return {name: np.asarray(columns.get(name, value)) for name, value in arrays.items()}
 
 
+def totals_of(steps: dict[str, NDArray[Any]], num_filled_tokens: int = 0, num_internal_tokens: int = 0) -> StepTotals:
+    """What such steps add up to, each a plan of its own with so many tokens in blocks of 16."""
+    recorder, totals = Recorder(), StepTotals()
+    recorder.block_size = 16
+    recorder.step_internal_tokens.note(0, num_internal_tokens)
+    for place in range(len(steps["start_s"])):
+        row = dict.fromkeys(PLAN, 0) | {"num_steps": 1, "num_filled_tokens": num_filled_tokens}
+        row["start_ps"], row["first_ps"] = (round(steps[name][place] * PS_PER_S) for name in ("start_s", "duration_s"))
+        row["referenced_blocks_after"] = int(steps["num_referenced_blocks_after"][place])
+        recorder.plans.frombytes(PLAN_ROW.pack(*row.values()))
+        recorder.step_referenced_blocks.append(int(steps["num_referenced_blocks"][place]))
+        recorder.step_cached_blocks.note(place, int(steps["num_cached_blocks"][place]))
+        recorder.cached_blocks_after.note(place, int(steps["num_cached_blocks_after"][place]))
+    totals.add(even_plans(recorder), recorder)
+    return totals
+
+
+def gaps_of(gap_s: Any, multiplicity: Any) -> GapSpans:
+    """Gaps of these lengths, each so many times."""
+    gap_ps = np.round(np.asarray(gap_s, dtype=np.float64) * PS_PER_S).astype(np.int64)
+    return GapSpans(gap_ps, np.zeros_like(gap_ps), np.ones_like(gap_ps), np.asarray(multiplicity, dtype=np.int64))
+
+
 def synthetic_run(path: Path, kind: str, seed: int, num_requests: int = 80, slowness: float = 1.0) -> Run:
     """A plausible run of a chat trace on a small pool; runs of different seeds share trace, pool and arrivals."""
     trace, noise = np.random.default_rng(0), np.random.default_rng(seed)
@@ -68,9 +96,8 @@ def synthetic_run(path: Path, kind: str, seed: int, num_requests: int = 80, slow
     steps = _steps(requests, slowness)
     records = Records(
         requests=RequestColumns.of(requests),
-        steps=StepColumns.of(steps),
-        gap_s=gaps["gap_s"],
-        gap_multiplicity=gaps["multiplicity"],
+        steps=[totals_of(steps)],
+        gaps=[gaps_of(**gaps)],
         num_blocks=NUM_BLOCKS,
         block_size_tokens=16,
         has_prefix_information=True,

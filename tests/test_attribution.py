@@ -18,7 +18,7 @@ from core.columns import charge_arrays
 from core.content import HashKeys
 from core.interfaces import EvictionPolicy
 from core.kv_group import KVGroup
-from core.metrics import Records, RequestColumns, StepColumns, compute_metrics
+from core.metrics import Records, RequestColumns, compute_metrics
 from policies.eviction.fifo import FIFO
 from traces.replay import Arrivals
 
@@ -41,9 +41,8 @@ def metrics_of(run: Run) -> dict[str, Any]:
     return compute_metrics(
         Records(
             RequestColumns.of(run.request_arrays()),
-            StepColumns.of(run.step_arrays()),
-            np.zeros(0),
-            np.zeros(0, dtype=np.int64),
+            [run.step_totals()],
+            [],
             num_blocks=pool.num_blocks,
             block_size_tokens=4,
             has_prefix_information=True,

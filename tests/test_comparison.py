@@ -7,10 +7,10 @@ import json
 
 import numpy as np
 import pytest
-from synthetic_runs import request_arrays, step_arrays, synthetic_run
+from synthetic_runs import gaps_of, request_arrays, step_arrays, synthetic_run, totals_of
 
 from core.errors import InputError
-from core.metrics import Records, RequestColumns, StepColumns, compute_metrics
+from core.metrics import Records, RequestColumns, compute_metrics
 from kvtwin.agreement import (
     Ranked,
     is_within_spread,
@@ -44,9 +44,8 @@ def run_of(path, kind, ttft_s, ids=None, num_blocks=100, num_cached=0):
     metrics = compute_metrics(
         Records(
             RequestColumns.of(requests),
-            StepColumns.of(steps),
-            gaps["gap_s"],
-            gaps["multiplicity"],
+            [totals_of(steps)],
+            [gaps_of(**gaps)],
             num_blocks,
             16,
             True,

@@ -12,6 +12,7 @@ from command import Kvtwin, in_folder, refusals
 
 import kvtwin
 from core.errors import InputError
+from core.waste import SHARES
 from engine.interrupt import DeferredInterrupt
 from kvtwin import Request, RoutingPolicy, StaticRouting
 from kvtwin.composition import compose_config
@@ -206,25 +207,12 @@ def test_a_report_shows_each_replica(command):
 
 
 def test_without_a_row_a_step_the_figures_stay():
-    """But those of waste, sharing and full load, which need all steps."""
+    """To the last bit, but those of full load: nobody counts who waits in which step."""
     brief, full = fleet(steps=False), fleet()
     assert brief.summary["decisions"] == full.summary["decisions"]
     assert len(brief.steps["start_s"]) == len(brief.gaps["gap_s"]) == 0
     assert brief.summary["cost"]["num_steps"] == full.summary["cost"]["num_steps"] == len(full.steps["start_s"])
-    blocks = "referenced_blocks"
-    told, expected = brief.summary["fleet"]["replicas"], full.summary["fleet"]["replicas"]
-    assert told.pop(blocks) == pytest.approx(expected.pop(blocks))
-    assert told == expected
+    assert brief.summary["fleet"] == full.summary["fleet"]
     ours, theirs = brief.summary["metrics"], full.summary["metrics"]
-    undefined = {name for name, value in ours.items() if value != theirs[name]}
-    for name in ("itl_s", "kv_utilization_ratio", "kv_cached_ratio", "evictable_ratio", "orphan_blocks"):
-        assert ours[name] == pytest.approx(theirs[name]), name
-        undefined.discard(name)
-    assert sorted(undefined) == [
-        "pool_share_ratio",
-        "saturated_num_running",
-        "saturated_share_ratio",
-        "sharing_saved_ratio",
-        "waste_ratio",
-        "waste_total_ratio",
-    ]
+    full_load = {"saturated_num_running": None, "saturated_share_ratio": dict.fromkeys(SHARES)}
+    assert ours == theirs | full_load != theirs

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
 from eviction_policies import CAUSAL
 from hypothesis import given, settings
@@ -21,7 +20,7 @@ from core.interfaces import Block, BlockKey, EvictionPolicy, PolicyEnv
 from core.kv_group import KVGroup
 from core.leaf_first import LeafFirst
 from core.linked_index import LinkedIndex
-from core.metrics import Records, RequestColumns, StepColumns, compute_metrics
+from core.metrics import Records, RequestColumns, compute_metrics
 from policies.eviction.clock import Clock
 from policies.eviction.fifo import FIFO
 from policies.eviction.lru import LRU
@@ -223,9 +222,8 @@ def orphans(eviction: Build, **changes: Any) -> dict[str, float | None]:
     pool = run.scheduler.tables.pool
     records = Records(
         RequestColumns.of(run.request_arrays()),
-        StepColumns.of(run.step_arrays()),
-        np.zeros(0),
-        np.zeros(0, dtype=np.int64),
+        [run.step_totals()],
+        [],
         num_blocks=6,
         block_size_tokens=4,
         has_prefix_information=True,

@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from synthetic_runs import request_arrays, step_arrays
+from synthetic_runs import gaps_of, request_arrays, step_arrays, totals_of
 
-from core.metrics import Records, RequestColumns, Slo, StepColumns, WasteColumns, compute_metrics
-from core.percentiles import summarize, weighted_percentiles
+from core.metrics import Records, RequestColumns, Slo, compute_metrics
+from core.percentiles import summarize
 
 FINISHED, REJECTED, CANCELLED, UNFINISHED = range(4)
+NO_TOKENS: dict[str, int] = {}
 
 
-def records(requests, steps=None, gaps=((), ()), num_blocks=20, **options) -> Records:
+def records(requests, steps=None, gaps=((), ()), num_blocks=20, tokens=NO_TOKENS, **options) -> Records:
     return Records(
         requests=RequestColumns.of(requests),
-        steps=StepColumns.of(steps or step_arrays([], [])),
-        gap_s=np.array(gaps[0], dtype=np.float64),
-        gap_multiplicity=np.array(gaps[1], dtype=np.int64),
+        steps=[totals_of(steps or step_arrays([], []), **tokens)],
+        gaps=[gaps_of(*gaps)],
         num_blocks=num_blocks,
         block_size_tokens=16,
         has_prefix_information=options.pop("has_prefix_information", True),
@@ -29,27 +25,7 @@ def records(requests, steps=None, gaps=((), ()), num_blocks=20, **options) -> Re
     )
 
 
-@given(
-    values=st.lists(
-        st.tuples(st.floats(-1e9, 1e9, allow_nan=False), st.integers(0, 7)), min_size=1, max_size=40
-    ).filter(lambda pairs: any(count for _, count in pairs)),
-    percentiles=st.lists(st.floats(0, 100), min_size=1, max_size=5),
-)
-@settings(max_examples=300, deadline=None)
-def test_weighted_percentiles_equal_numpys_on_the_expanded_array(values, percentiles):
-    value, count = (np.array(column) for column in zip(*values, strict=True))
-    expanded = np.repeat(value, count)
-    np.testing.assert_array_equal(weighted_percentiles(value, count, percentiles), np.percentile(expanded, percentiles))
-
-
-def test_a_multiset_of_a_billion_gaps_is_not_expanded():
-    p50, p99 = weighted_percentiles(np.array([1.0, 2.0]), np.array([990_000_000, 10_000_001]), [50, 99])
-    assert (p50, p99) == (1.0, 2.0)
-
-
-def test_an_empty_multiset_has_no_percentile():
-    with pytest.raises(ValueError, match="empty"):
-        weighted_percentiles(np.array([1.0]), np.array([0]), [50])
+def test_what_is_not_defined_has_no_percentile():
     assert summarize(np.array([np.nan])) == {
         "mean": None, "p50": None, "p90": None, "p95": None, "p99": None, "max": None, "n": 0
     }  # fmt: skip
@@ -187,10 +163,14 @@ def test_goodput_counts_requests_that_meet_both_latencies():
 
 def test_waste_of_one_request_of_17_tokens_in_two_blocks():
     steps = step_arrays([0.0], [1.0], num_referenced_blocks=[2])
-    waste = WasteColumns(*(np.array([count]) for count in (0, 15, 0)))
-    run = records(request_arrays([0.0]), steps, waste=waste)
-    assert compute_metrics(run)["waste_ratio"] == {"reserved": 0.0, "internal": 15 / 32, "external": 0.0}
-    assert compute_metrics(replace(run, waste=None))["waste_ratio"]["internal"] is None
+    run = records(request_arrays([0.0]), steps, tokens={"num_filled_tokens": 17, "num_internal_tokens": 15})
+    metrics = compute_metrics(run)
+    assert metrics["waste_ratio"] == {"reserved": 0.0, "internal": 15 / 32, "external": 0.0}
+    assert metrics["waste_total_ratio"] == {"time_mean": 15 / 32, "peak": 15 / 32}
+    assert metrics["pool_share_ratio"]["token"] == 17 / 320
+    assert metrics["saturated_num_running"] is None, "nobody counted who waited"
+    without = compute_metrics(records(request_arrays([0.0])))
+    assert without["waste_ratio"]["internal"] is None, "no step, no waste"
 
 
 def test_a_run_in_which_nothing_happened_has_no_rates():

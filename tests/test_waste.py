@@ -12,7 +12,7 @@ from world import KeepingRecorder, Run, Settings, scheduler_of, simulate, trace_
 
 from core.block_tables import BlockTables
 from core.kv_group import KVGroup
-from core.metrics import Records, RequestColumns, StepColumns, WasteColumns, compute_metrics
+from core.metrics import Records, RequestColumns, compute_metrics
 from core.plan import StepPlan
 from core.scheduler import Scheduler
 from policies.eviction.radix import RadixLRU
@@ -60,18 +60,15 @@ def test_a_shared_prompt_is_full_once_however_many_read_it() -> None:
 
 
 def metrics_of(run: Run) -> dict:
-    steps = run.step_arrays()
     scheduler = run.scheduler
     return compute_metrics(
         Records(
             RequestColumns.of(run.request_arrays()),
-            StepColumns.of(steps),
-            np.array([]),
-            np.array([], dtype=np.int64),
+            [run.step_totals()],
+            [],
             scheduler.tables.pool.num_blocks,
             scheduler.tables.block_size,
             False,
-            waste=WasteColumns.of(steps),
         )
     )
 

@@ -15,12 +15,14 @@ from core.columns import Arrays, durations_ps, gap_arrays, request_arrays, reque
 from core.condenser import Condenser
 from core.content import BlockKeys, PrivateKeys
 from core.decision_log import DecisionLog, Event
+from core.even_plans import even_plans
 from core.interfaces import EvictionPolicy, LeafRanking, PolicyEnv
 from core.kv_group import KVGroup
 from core.plan import StepPlan, StepResult
 from core.recorder import Recorder
 from core.request import Request
 from core.scheduler import Scheduler, SchedulerConfig
+from core.step_totals import StepTotals
 from core.units import PS_PER_S, to_ps
 from policies.admission.reservation import Reservation
 from policies.allocation.paged import Paged
@@ -222,6 +224,11 @@ class Run:
 
     def step_arrays(self) -> Arrays:
         return step_arrays(self.scheduler.recorder, requests_of(self.scheduler), self.scheduler.tables.pool.num_blocks)
+
+    def step_totals(self) -> StepTotals:
+        totals, recorder = StepTotals(), self.scheduler.recorder
+        totals.add(even_plans(recorder), recorder, requests_of(self.scheduler))
+        return totals
 
     def gaps_s(self) -> list[float]:
         """Every inter-token gap, sorted."""

@@ -9,7 +9,6 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from core.waste import WasteColumns
 from kvtwin.formatting import NOTHING, count_text, seconds_text
 from kvtwin.report.figure import Chart, Figure, LegendEntry, Side, line, panels
 from kvtwin.report.series import Drawn, drawn_note, extreme_rows, longest, notes, rows_at, step_times_s
@@ -55,7 +54,7 @@ def waste(sides: Sequence[Side]) -> Chart | None:
     ]
     if not all(area.column in side.runs[0].steps for side in sides for area in areas):
         return None
-    ranked = [WasteColumns.of(side.runs[0].steps).num_wasted_tokens for side in sides]
+    ranked = [np.sum([side.runs[0].steps[area.column] for area in areas], axis=0) for side in sides]
     chart = _stacked("waste", "Wasted KV slots over time", "token slots", sides, areas, ranked)
     return replace(chart, note=notes(_WASTE_NOTE, chart.note))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
@@ -45,39 +46,29 @@ class _Takings:
         self.owner.append(owner)
 
 
-class Attribution:
-    """Remembers what was evicted, and charges it when it is computed again. `now` tells picoseconds, `resident(key)`
-    is None where no block holds that content.
+class Attribution(ABC):
+    """Remembers what was evicted, and charges it when it is computed again. `now` tells picoseconds."""
 
-    O(1) a block; about 150 bytes for every distinct key that was ever evicted, whether or not it comes back.
-    """
-
-    def __init__(
-        self, resident: Callable[[BlockKey], object | None], log: DecisionLog, now: Callable[[], int], block_size: int
-    ) -> None:
+    def __init__(self, log: DecisionLog, now: Callable[[], int], block_size: int) -> None:
         self.num_costly = 0  # evictions that cost somebody something
         self.charges = Charges()
-        self._resident = resident
         self._log = log
         self._now = now
         self._block_size = block_size
-        self._lost: dict[BlockKey | None, int] = {}  # to the number of its last eviction; also what came back since
-        self._is_costly = bytearray()  # by number
+        self._is_costly = bytearray()  # by the number of the eviction
         self._takings = _Takings()
-        self._unowned: list[int] = []  # blocks that were evicted in the taking at hand
+        self._unowned = array("q")  # blocks that were evicted in the taking at hand
 
-    def evicted(self, keys: Sequence[BlockKey | None], block_ids: Sequence[int]) -> None:
-        """Blocks lose content that was known by these keys (None: to nobody). For whom is told with the next taking."""
-        first = len(self._is_costly)
-        self._lost.update(zip(keys, range(first, first + len(keys)), strict=True))
-        self._is_costly.extend(bytes(len(keys)))
-        self._unowned += block_ids
+    def _note(self, block_ids: Sequence[int]) -> None:
+        """The next numbers are those of the evictions of these blocks. For whom is told with the next taking."""
+        self._is_costly.extend(bytes(len(block_ids)))
+        self._unowned.extend(block_ids)
 
     def taken_by(self, owner: int) -> None:
         """What was evicted since the last taking was evicted for this request."""
         if self._unowned:
             self._takings.add(len(self._is_costly) - len(self._unowned), self._log.step, self._now(), owner)
-            self._unowned.clear()
+            del self._unowned[:]
 
     @property
     def awaits_owner(self) -> bool:
@@ -93,27 +84,15 @@ class Attribution:
         step, now_ps, first = self._log.step, self._now(), len(self._is_costly) - len(self._unowned)
         for number, block_id in enumerate(self._unowned, first):
             self._takings.add(number, step, now_ps, owner_of.get(block_id, NO_REQUEST))
-        self._unowned.clear()
+        del self._unowned[:]
 
+    @abstractmethod
     def look_ahead(self, sequence: RequestSequence, num_computed: int) -> None:
         """Finds what the sequence has to compute, from here on, although it was cached once.
 
         Up to the first block that never was: what comes after it could not have been a hit in any case. A block that is
         resident, but behind one that was evicted, is lost by that eviction.
         """
-        first, last = num_computed // self._block_size, (sequence.num_known - 1) // self._block_size
-        if not sequence.request.num_preemptions:  # nobody had its own text before
-            last = min(last, sequence.keys.num_shared)
-        found: list[int] = []
-        sequence.lost_ahead, sequence.first_lost = found, first
-        cause, resident = None, self._resident
-        for start in range(first, last, _KEYS_AT_ONCE):
-            for key in sequence.keys.keys(start, min(start + _KEYS_AT_ONCE, last)):
-                if resident(key) is None:
-                    cause = self._lost.get(key)
-                if cause is None:
-                    return
-                found.append(cause)
 
     def charge(self, sequence: RequestSequence, num_computed: int) -> None:
         """The step at hand brings the sequence's KV up to so many tokens."""
@@ -149,3 +128,38 @@ class Attribution:
         rows.evicted_ps.append(takings.time_ps[taking])
         rows.evicted_step.append(takings.step[taking])
         rows.evicted_for.append(takings.owner[taking])
+
+
+class BlockAttribution(Attribution):
+    """By block keys. `resident(key)` is None where no block holds that content.
+
+    O(1) a block; about 150 bytes for every distinct key that was ever evicted, whether or not it comes back.
+    """
+
+    def __init__(
+        self, resident: Callable[[BlockKey], object | None], log: DecisionLog, now: Callable[[], int], block_size: int
+    ) -> None:
+        super().__init__(log, now, block_size)
+        self._resident = resident
+        self._lost: dict[BlockKey | None, int] = {}  # to the number of its last eviction; also what came back since
+
+    def evicted(self, keys: Sequence[BlockKey | None], block_ids: Sequence[int]) -> None:
+        """Blocks lose content that was known by these keys (None: to nobody)."""
+        first = len(self._is_costly)
+        self._lost.update(zip(keys, range(first, first + len(keys)), strict=True))
+        self._note(block_ids)
+
+    def look_ahead(self, sequence: RequestSequence, num_computed: int) -> None:
+        first, last = num_computed // self._block_size, (sequence.num_known - 1) // self._block_size
+        if not sequence.request.num_preemptions:  # nobody had its own text before
+            last = min(last, sequence.keys.num_shared)
+        found: list[int] = []
+        sequence.lost_ahead, sequence.first_lost = found, first
+        cause, resident = None, self._resident
+        for start in range(first, last, _KEYS_AT_ONCE):
+            for key in sequence.keys.keys(start, min(start + _KEYS_AT_ONCE, last)):
+                if resident(key) is None:
+                    cause = self._lost.get(key)
+                if cause is None:
+                    return
+                found.append(cause)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
 from itertools import count
 
+from core.attribution import BlockAttribution
 from core.decision_log import NO_REQUEST, DecisionLog, Event
 from core.interfaces import Block, BlockKey, EvictionPolicy
 from core.pool import OutOfBlocksError, Pool
@@ -43,6 +44,7 @@ class BlockPool(Pool):
         self.index = index
         self._num_evictable = 0  # held by the eviction policy: cached ones, and under APPEND_ALL all released ones
         self.blocks: list[Block] = []  # every block ever used, by id
+        self._block_attribution: BlockAttribution | None = None  # the pool's
         self._eviction = eviction
         self._log = log
         self.free: list[Block] = []  # stack: the last is taken first
@@ -61,8 +63,8 @@ class BlockPool(Pool):
     def counts_orphans(self) -> bool:
         return self.index.is_linked
 
-    def resident(self, key: BlockKey) -> Block | None:
-        return self.index.get(key)
+    def attribute_evictions(self, now: Callable[[], int], block_size: int) -> None:
+        self.attribution = self._block_attribution = BlockAttribution(self.index.get, self._log, now, block_size)
 
     def block(self, block_id: int) -> Block:
         """The block of this id, which has been in use before."""
@@ -141,8 +143,8 @@ class BlockPool(Pool):
         self.num_cached -= len(victims)
         self.num_evictions += len(victims)
         self._log.blocks(Event.EVICT, NO_REQUEST, victims)
-        if self.attribution is not None:
-            self.attribution.evicted([block.key for block in victims], [block.block_id for block in victims])
+        if self._block_attribution is not None:
+            self._block_attribution.evicted([block.key for block in victims], [block.block_id for block in victims])
         self.index.remove(victims)
 
     def adopt(self, blocks: Sequence[Block], request_id: int, readmission: bool) -> None:

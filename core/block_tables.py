@@ -14,6 +14,7 @@ from core.plan import BlockCopy, StepPlan
 from core.pool import Pool
 from core.radix_tree import RadixNode
 from core.request import BlockTable, Request, Sequence
+from core.run_pool import IdlePart
 from core.running import RunningRequests
 from core.swap import HostPool
 from core.swapping import Swapping
@@ -27,6 +28,7 @@ class PrefixHit:
     tables: list[BlockTable]
     num_idle: int  # blocks of it that no request references: adopting them uses up capacity
     node: RadixNode[Block] | None = None  # where it ends, in a radix tree
+    idle_parts: list[IdlePart] | None = None  # whose those idle ones are, where the pool keeps runs
 
 
 NO_HIT = PrefixHit(0, [], 0)
@@ -87,6 +89,10 @@ class BlockTables:
             num_idle = len([None for block in blocks if not block.ref_count])
             return PrefixHit(len(blocks) * self.block_size, [[*blocks]], num_idle)
         return self._find_grouped_prefix(sequence, num_full)
+
+    def num_cached_tokens(self, request: Request) -> int:
+        """What a request that has not come in would find here."""
+        return self.find_prefix(Sequence(request, 0, request.keys, [], request.num_prompt_tokens)).num_tokens
 
     def _find_grouped_prefix(self, sequence: Sequence, num_full: int) -> PrefixHit:
         """The minimum over groups, each by its own rule, repeated until every group agrees."""

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from core.async_scheduler import AsyncScheduler
-from core.attribution import Attribution
 from core.block_pool import BlockPool, FreeOrder
 from core.block_tables import BlockTables
 from core.contiguous import ContiguousTables
@@ -135,7 +134,7 @@ def build_scheduler(
     max_unsettled_tokens = _max_unsettled_tokens(config, policies.batching)
     tables = make_tables(pool, eviction, allocation, log, groups, prefix_caching, max_unsettled_tokens)
     if attribution and prefix_caching and len(groups) == 1 and groups[0].window_tokens is None:
-        tables.pool.attribution = Attribution(tables.pool.resident, log, clock.now, pool.block_size_tokens)
+        tables.pool.attribute_evictions(clock.now, pool.block_size_tokens)
     kind = AsyncScheduler if config.async_scheduling else Scheduler
     scheduler = clock.scheduler = kind(config, tables, policies, log, recorder)
     scheduler.foresight = foresight

@@ -30,6 +30,9 @@ class BlockKeys(ABC):
     num_shared: int
     """Leading blocks whose content another sequence may have, too. The others have keys that nobody else has."""
 
+    blocks_a_name: int = 1
+    """Consecutive blocks that each of `names` stands for."""
+
     @abstractmethod
     def key(self, index: int) -> BlockKey:
         """Key of full block `index`: equal keys mean equal tokens in this block and in all before it."""
@@ -41,6 +44,12 @@ class BlockKeys(ABC):
     def parents(self, first: int, last: int) -> list[BlockKey | None]:
         """The key before that of each block from `first` up to, not including, `last`; None: it begins the text."""
         return [self.key(index - 1) if index else None for index in range(first, last)]
+
+    def names(self) -> Sequence[BlockKey]:
+        """What tells the shared blocks apart, in order: a name for every `blocks_a_name` of them, the last perhaps for
+        fewer. Equal names that stand for equally many blocks mean equal keys, and the other way round.
+        """
+        return self.keys(0, self.num_shared)
 
     @abstractmethod
     def for_sample(self, owner: int) -> BlockKeys:
@@ -115,6 +124,7 @@ class HashKeys(ListedKeys):
         self._salt = salt
         self._parts = hash_block_tokens // block_size  # pool blocks per trace block
         self._span = block_size // hash_block_tokens  # trace blocks per pool block
+        self.blocks_a_name = max(1, self._parts)
         self._shared: list[BlockKey] | None = None  # keys of the blocks inside the prompt, once any is asked for
         if self._parts * block_size != hash_block_tokens and self._span * hash_block_tokens != block_size:
             raise InputError(
@@ -124,17 +134,26 @@ class HashKeys(ListedKeys):
 
     def _shared_keys(self) -> list[BlockKey]:
         if self._shared is None:
-            num_parts, ids = self._parts, self._hash_ids
-            if num_parts == 1:
-                parts = list(ids[: self.num_shared])
-            elif num_parts:
-                parts = [*chain.from_iterable([range(first * num_parts, (first + 1) * num_parts) for first in ids])]
-            else:
-                parts = list(ids[self._span - 1 :: self._span])
-            del parts[self.num_shared :]
-            # A salted key is never the (group, key) of another KV group.
-            self._shared = [("salt", self._salt, part) for part in parts] if self._salt else [*parts]
+            num_parts, parts = self._parts, self._named_ids()
+            if num_parts > 1:
+                parts = [*chain.from_iterable([range(first * num_parts, (first + 1) * num_parts) for first in parts])]
+                del parts[self.num_shared :]
+            self._shared = self._salted(parts)
         return self._shared
+
+    def names(self) -> list[BlockKey]:
+        return self._salted(self._named_ids())
+
+    def _named_ids(self) -> list[int]:
+        """The trace's ids of the shared blocks, `blocks_a_name` for each."""
+        ids = self._hash_ids
+        if self._parts:
+            return list(ids[: -(-self.num_shared // self._parts)])
+        return list(ids[self._span - 1 :: self._span][: self.num_shared])
+
+    def _salted(self, ids: list[int]) -> list[BlockKey]:
+        """A salted key is never the (group, key) of another KV group."""
+        return [("salt", self._salt, number) for number in ids] if self._salt else [*ids]
 
     def for_sample(self, owner: int) -> BlockKeys:
         return HashKeys(

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 
 from core.attribution import Attribution
-from core.interfaces import BlockKey
 
 UNBOUNDED = 1 << 62  # more than any run uses
 
@@ -33,8 +33,8 @@ class Pool(ABC):
         """Blocks that are taken before anything is evicted."""
 
     @abstractmethod
-    def resident(self, key: BlockKey) -> object | None:
-        """What holds this content; None: nothing does. O(1)."""
+    def attribute_evictions(self, now: Callable[[], int], block_size: int) -> None:
+        """From here on they are charged for what they cost. `now` tells picoseconds."""
 
     @property
     def num_orphans(self) -> int:

@@ -7,6 +7,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from core.content import BlockKeys
+from core.numbered_text import NumberedText
 
 if TYPE_CHECKING:
     from core.decode_batch import DecodeBatch
@@ -57,6 +58,7 @@ class Sequence:
     num_had_kv: int = 0  # tokens that had KV when it was last preempted: computing them again is recomputation
     lost_ahead: list[int] | None = None  # by which eviction each of its next blocks is not cached
     first_lost: int = 0  # index of the block that `lost_ahead` begins with
+    text: NumberedText | None = None  # what its blocks hold, where the pool keeps runs; once it was looked up
 
     def __init__(
         self, request: Request, index: int, keys: BlockKeys, tables: list[BlockTable], stored_known: int

@@ -1,107 +1,131 @@
-"""The prefix index of blocks that are kept as runs: from a block key to ids of the blocks that hold that content."""
+"""The prefix index of blocks that are kept as runs: which blocks hold which content, piece by piece of a text."""
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from core.content import BlockKeys
-from core.interfaces import BlockKey
+from core.numbered_text import NONE, ContentNumbers, NumberedText
 
 
 class RunIndex:
-    """As `HashIndex`, of ids. Content that only its own sequence could ask for enters when that may come back."""
+    """As `HashIndex`, of ids, by the numbers of contents. No content outlives what is before it in its text.
+
+    Content that only its own sequence could ask for enters when that may come back.
+    """
 
     def __init__(self) -> None:
-        self._oldest: dict[BlockKey, int] = {}
-        self._younger: dict[BlockKey, list[int]] = {}
-        self._num_private = 0  # ids under keys that no other sequence has
+        self.numbers = ContentNumbers()
+        self._oldest = array("q")  # by number: the block that has held this content for longest; -1: none does
+        self._younger: dict[int, list[int]] = {}
 
-    @property
-    def has_private(self) -> bool:
-        """Is there content that only its own sequence can ask for?"""
-        return self._num_private > 0
+    def text(self, keys: BlockKeys) -> NumberedText:
+        text = self.numbers.text(keys)
+        self._make_room()
+        return text
 
-    def __len__(self) -> int:
-        """Number of distinct keys."""
-        return len(self._oldest)
+    def _make_room(self) -> None:
+        num_new = self.numbers.num_numbers - len(self._oldest)
+        if num_new:
+            self._oldest += NONE * num_new
 
-    def get(self, key: BlockKey) -> int | None:
+    def get(self, number: int) -> int | None:
         """The oldest block that holds this content. O(1)."""
-        return self._oldest.get(key)
+        block_id = self._oldest[number]
+        return None if block_id < 0 else block_id
 
-    def leading(self, keys: Sequence[BlockKey]) -> array[int]:
-        """Blocks of the longest run of `keys`, from the first, that is in the index."""
+    def leading(self, text: NumberedText, num_blocks: int) -> array[int]:
+        """Blocks of the longest run of its content, from its first block on, and no more than so many, that is held."""
         found = array("q")
-        get = self._oldest.get
-        if not keys or get(keys[0]) is None:
-            return found
-        for first in range(0, len(keys), 64):
-            ids = list(map(get, keys[first : first + 64]))
-            if None in ids:
-                found.fromlist(ids[: ids.index(None)])  # type: ignore[arg-type]
+        oldest = self._oldest
+        for begin, end, shift in text.pieces(0, min(num_blocks, text.num_numbered)):
+            first, last = begin + shift, end + shift
+            if oldest[first] < 0:
                 break
-            found.fromlist(ids)  # type: ignore[arg-type]
+            if oldest[last - 1] < 0:
+                found += oldest[first : self._end_of_held(first, last - 1)]
+                break
+            found += oldest[first:last]
         return found
 
-    def insert(self, keys: Sequence[BlockKey], ids: Iterable[int]) -> None:
-        """Registers each block of a piece of a text under its key."""
+    def _end_of_held(self, first: int, last: int) -> int:
+        """The first of these consecutive contents that nothing holds. `first` is held, `last` is not."""
         oldest = self._oldest
-        if keys and keys[0] not in oldest:  # nor is what follows: no content outlives what is before it
-            oldest.update(zip(keys, ids, strict=True))
-            return
-        for key, block_id in zip(keys, ids, strict=True):
-            if oldest.setdefault(key, block_id) != block_id:
-                self._younger.setdefault(key, []).append(block_id)
-
-    def insert_private(self, keys: Sequence[BlockKey], ids: Sequence[int]) -> None:
-        """As `insert`, of content whose sequence stops, and will ask for it when it comes back."""
-        known = [self._holds(key, block_id) for key, block_id in zip(keys, ids, strict=True)]
-        new = [(key, block_id) for key, block_id, is_known in zip(keys, ids, known, strict=True) if not is_known]
-        self._num_private += len(new)
-        self.insert([key for key, _ in new], [block_id for _, block_id in new])
-
-    def _holds(self, key: BlockKey, block_id: int) -> bool:
-        return self._oldest.get(key) == block_id or block_id in self._younger.get(key, ())
-
-    def forget(self, keys: BlockKeys, first: int, last: int, ids: Sequence[int]) -> list[BlockKey | None]:
-        """The blocks `first` up to, not including, `last` of a text lose their content. Returns their keys, as far as
-        anybody could have asked for them: None in place of others, and none behind the last.
-        """
-        num_shared = keys.num_shared
-        if last <= num_shared and not self._younger:
-            shared = keys.keys(first, last)
-            for key in shared:
-                del self._oldest[key]
-            return [*shared]
-        shared = keys.keys(first, min(last, num_shared)) if first < num_shared else []
-        self.remove(shared, ids)
-        known: list[BlockKey | None] = [*shared]
-        if self._num_private and last > num_shared:
-            known += self._forget_private(keys.keys(max(first, num_shared), last), ids[len(known) :])
-        return known
-
-    def _forget_private(self, keys: Sequence[BlockKey], ids: Sequence[int]) -> list[BlockKey | None]:
-        held = [(key, block_id) for key, block_id in zip(keys, ids, strict=True) if self._holds(key, block_id)]
-        self._num_private -= len(held)
-        self.remove([key for key, _ in held], [block_id for _, block_id in held])
-        was_held = {key for key, _ in held}
-        return [key if key in was_held else None for key in keys]
-
-    def remove(self, keys: Sequence[BlockKey], ids: Iterable[int]) -> None:
-        """Forgets these blocks; the next oldest with the same content serves from now on."""
-        oldest, younger = self._oldest, self._younger
-        if not younger:
-            for key in keys:
-                del oldest[key]
-            return
-        for key, block_id in zip(keys, ids, strict=False):
-            if key not in younger:
-                del oldest[key]
-                continue
-            if oldest[key] == block_id:
-                oldest[key] = younger[key].pop(0)
+        while last - first > 1:
+            middle = (first + last) // 2
+            if oldest[middle] < 0:
+                last = middle
             else:
-                younger[key].remove(block_id)
-            if not younger[key]:
-                del younger[key]
+                first = middle
+        return last
+
+    def num_leading(self, keys: BlockKeys, num_blocks: int) -> int:
+        """As many as `leading` finds of a text that need not come in: it gets no numbers."""
+        num_held, oldest = 0, self._oldest
+        for number in self.numbers.known(keys):
+            for part in range(number, number + keys.blocks_a_name):
+                if num_held == num_blocks or oldest[part] < 0:
+                    return num_held
+                num_held += 1
+        return num_held
+
+    def insert(self, text: NumberedText, first: int, last: int, ids: array[int]) -> None:
+        """Its blocks from place `first` up to, not including, `last` are these: some perhaps known to be so already."""
+        oldest = self._oldest
+        for begin, end, shift in text.pieces(first, last):
+            place = begin
+            while place < end and oldest[place + shift] >= 0:
+                self._add(place + shift, ids[place - first])
+                place += 1
+            if place < end:
+                oldest[place + shift : end + shift] = ids[place - first : end - first]
+
+    def _add(self, number: int, block_id: int) -> None:
+        """To the blocks of a content that others hold."""
+        if self._oldest[number] != block_id:
+            younger = self._younger.setdefault(number, [])
+            if block_id not in younger:
+                younger.append(block_id)
+
+    def insert_own(self, text: NumberedText, last: int, table: array[int]) -> None:
+        """The sequence stops, and will ask for the text of its own that is in its first `last` blocks."""
+        first = text.num_shared
+        if last > first:
+            self.numbers.extend(text, last)
+            self._make_room()
+            self.insert(text, first, last, table[first:last])
+
+    def holds(self, number: int, block_id: int) -> bool:
+        return self._oldest[number] == block_id or block_id in self._younger.get(number, ())
+
+    def forget(self, text: NumberedText, first: int, last: int, ids: Sequence[int]) -> None:
+        """Its blocks from place `first` up to, not including, `last`, which were these, hold it no more. The next
+        oldest with the same content serve from now on.
+        """
+        for begin, end, shift in text.pieces(first, last):
+            if self._younger and self._has_younger(begin + shift, end + shift):
+                for place in range(begin, end):
+                    self.remove(place + shift, ids[place - first])
+            else:
+                self._oldest[begin + shift : end + shift] = NONE * (end - begin)
+
+    def _has_younger(self, first: int, last: int) -> bool:
+        """Does any of these consecutive contents stand in several blocks? O(the lesser of those, and these)."""
+        younger = self._younger
+        if len(younger) < last - first:
+            return any(first <= number < last for number in younger)
+        return any(number in younger for number in range(first, last))
+
+    def remove(self, number: int, block_id: int) -> None:
+        """Forgets this block."""
+        younger = self._younger.get(number)
+        if younger is None:
+            self._oldest[number] = -1
+            return
+        if self._oldest[number] == block_id:
+            self._oldest[number] = younger.pop(0)
+        else:
+            younger.remove(block_id)
+        if not younger:
+            del self._younger[number]

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 from array import array
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 
 import numpy as np
 
-from core.content import BlockKeys
 from core.decision_log import NO_REQUEST, DecisionLog, Event
-from core.interfaces import BlockKey, Policy
+from core.interfaces import Policy
+from core.numbered_text import NumberedText
 from core.pool import OutOfBlocksError, Pool
+from core.run_attribution import RunAttribution
 from core.run_index import RunIndex
 
 _FEW_EMPTY_RUNS = 64
@@ -29,18 +30,18 @@ def keeps_order_of_release(policy: Policy) -> bool:
 
 
 class IdleRun:
-    """The registered beginning of a released table, root first: `ids[n]` holds block n of the text of `keys`.
+    """The registered beginning of a released table, root first: `ids[n]` holds block n of the text.
 
     Idle are the intervals [begin, end) of `parts`, from the root on. Hits take from the root's end and evictions from
     the leaf's, so there is one, as a rule.
     """
 
-    __slots__ = ("ids", "keys", "number", "parts")
+    __slots__ = ("ids", "number", "parts", "text")
 
-    def __init__(self, number: int, ids: array[int], keys: BlockKeys, parts: list[tuple[int, int]]) -> None:
+    def __init__(self, number: int, ids: array[int], text: NumberedText, parts: list[tuple[int, int]]) -> None:
         self.number = number
         self.ids = ids
-        self.keys = keys
+        self.text = text
         self.parts = parts
 
     def part_with(self, place: int) -> int:
@@ -55,6 +56,9 @@ class IdleRun:
         number = self.part_with(begin)
         first, last = self.parts[number]
         self.parts[number : number + 1] = [part for part in ((first, begin), (end, last)) if part[0] < part[1]]
+
+
+IdlePart = tuple[IdleRun, int, int]
 
 
 class RunPool(Pool):
@@ -74,16 +78,18 @@ class RunPool(Pool):
         self._num_empty = 0  # runs in it without an idle block
         self._num_runs = 0
         self._runs: dict[int, IdleRun] = {}  # those in order, by number
-        self._run_of = np.zeros(first_block_id + num_blocks, dtype=np.int64)  # by id: number of its last run, if any
+        self._run_of = array("q", bytes(8 * (first_block_id + num_blocks)))  # by id: number of its last run, if any
+        self._run_of_each = np.frombuffer(self._run_of, dtype=np.int64)
         self._sharers: dict[int, int] = {}  # references beyond the first, of the blocks that have any
         self._most_shared = 0  # those stand at places below this in their tables
+        self._run_attribution: RunAttribution | None = None  # the pool's
 
     @property
     def num_free(self) -> int:
         return self.num_available - self.num_cached
 
-    def resident(self, key: BlockKey) -> int | None:
-        return self.index.get(key)
+    def attribute_evictions(self, now: Callable[[], int], block_size: int) -> None:
+        self.attribution = self._run_attribution = RunAttribution(self.index, self._log, now, block_size)
 
     # ---- taking -----------------------------------------------------------------------------------------------------
 
@@ -106,6 +112,8 @@ class RunPool(Pool):
     def top_up(self) -> None:
         """Lays some blocks that were never used below the free ones. They are next after those in any case."""
         num_fresh = min(self._num_blocks - self._num_used, _FRESH_AT_ONCE)
+        if not num_fresh:
+            return
         first = self.first_block_id + self._num_used
         self.free[:0] = array("q", range(first + num_fresh - 1, first - 1, -1))
         self._num_used += num_fresh
@@ -141,7 +149,7 @@ class RunPool(Pool):
         """The next victims; they lose their content. Raises OutOfBlocksError if there are too few."""
         if num_blocks > self.num_cached:
             raise OutOfBlocksError(f"{num_blocks} blocks asked for, {self.num_available} available")
-        order, index = self._order, self.index
+        order = self._order
         victims = array("q")
         num_left = num_blocks
         while num_left:
@@ -160,8 +168,8 @@ class RunPool(Pool):
                 run.parts.pop()
                 self._num_empty += not run.parts
             ids = run.ids[start:end]
-            if start < run.keys.num_shared or index.has_private:
-                self._forget(run.keys, start, end, ids)
+            if start < run.text.num_numbered:
+                self._forget(run.text, start, min(end, run.text.num_numbered), ids)
             ids.reverse()
             victims += ids
             num_left -= end - start
@@ -170,26 +178,29 @@ class RunPool(Pool):
         self._log.ids(Event.EVICT, NO_REQUEST, victims)
         return victims
 
-    def _forget(self, keys: BlockKeys, start: int, end: int, ids: array[int]) -> None:
-        """These blocks of a text lose their content: for content that may be asked for again, it is noted by what."""
-        lost = self.index.forget(keys, start, end, ids)
-        if self.attribution is not None:
-            lost.reverse()  # the leaf goes first
-            self.attribution.evicted(lost, ids[: len(lost)][::-1])
+    def _forget(self, text: NumberedText, first: int, last: int, ids: array[int]) -> None:
+        """These blocks of a text lose their content, which may be asked for again: the leaf goes first."""
+        index, attribution, num_shared = self.index, self._run_attribution, text.num_shared
+        for place in range(last - 1, max(first, num_shared) - 1, -1):  # of its own text
+            number, block_id = text.number(place), ids[place - first]
+            if index.holds(number, block_id):
+                index.remove(number, block_id)
+                if attribution is not None:
+                    attribution.evicted(text, place, place + 1, ids[place - first : place - first + 1])
+        if first < num_shared:
+            last = min(last, num_shared)
+            index.forget(text, first, last, ids)
+            if attribution is not None:
+                attribution.evicted(text, first, last, ids[last - first - 1 :: -1])
 
     # ---- hits -------------------------------------------------------------------------------------------------------
 
-    def num_idle(self, ids: array[int]) -> int:
-        """How many of these blocks, the beginning of a text, nobody references. O(runs), where they are idle."""
-        return sum([end - begin for _, begin, end in self._idle_parts(ids)])
-
-    def _idle_parts(self, ids: array[int]) -> list[tuple[IdleRun, int, int]]:
-        """Which of these blocks, the beginning of a text, are idle: intervals, and the run that each is a part of."""
-        found: list[tuple[IdleRun, int, int]] = []
-        runs, place, num_blocks = self._runs, 0, len(ids)
-        numbers = self._run_of[np.frombuffer(ids, dtype=np.int64)].tolist()
+    def idle_parts(self, ids: array[int]) -> list[IdlePart]:
+        """Which of these blocks, the beginning of a text, nobody references: intervals, and whose part each is."""
+        found: list[IdlePart] = []
+        runs, run_of, place, num_blocks = self._runs, self._run_of, 0, len(ids)
         while place < num_blocks:
-            run = runs.get(numbers[place])
+            run = runs.get(run_of[ids[place]])
             number = -1
             # What a run tells of a block that was evicted from it, or taken, since it was released is out of date.
             if run is not None and place < len(run.ids) and run.ids[place] == ids[place]:
@@ -204,11 +215,13 @@ class RunPool(Pool):
             place = end
         return found
 
-    def adopt(self, ids: array[int], request_id: int) -> None:
-        """An admitted request adopts cached content, the beginning of its text: one more reference each."""
+    def adopt(self, ids: array[int], idle_parts: list[IdlePart], request_id: int) -> None:
+        """An admitted request adopts cached content, the beginning of its text, of which so much was idle until now:
+        one more reference each.
+        """
         self._log.ids(Event.TOUCH, request_id, ids)
         idle = referenced_from = 0
-        for run, begin, end in self._idle_parts(ids):
+        for run, begin, end in idle_parts:
             self._share(ids, referenced_from, begin)
             run.cut(begin, end)
             if not run.parts:
@@ -238,11 +251,9 @@ class RunPool(Pool):
 
     # ---- giving back ------------------------------------------------------------------------------------------------
 
-    def release(
-        self, table: array[int], num_registered: int, num_findable: int, keys: BlockKeys, request_id: int
-    ) -> None:
-        """Drops one reference to each block of the table, leaf to root. Its first `num_registered` have content, for
-        the first `num_findable` of which anybody may ask.
+    def release(self, table: array[int], num_registered: int, text: NumberedText, request_id: int) -> None:
+        """Drops one reference to each block of the table, leaf to root. Its first `num_registered` have content: that
+        of the text, as far as anybody may ask for it.
         """
         kept = self._dereference(table) if self.num_shared else []
         freed, parts, num_idle = table, [(0, num_registered)], num_registered
@@ -262,10 +273,10 @@ class RunPool(Pool):
         self.free += freed[num_idle:]
         if num_idle:
             self._num_runs += 1
-            run = IdleRun(self._num_runs, table[:num_registered], keys, parts)
+            run = IdleRun(self._num_runs, table[:num_registered], text, parts)
             self._order.append(run)
             self._runs[run.number] = run
-            self._run_of[np.frombuffer(run.ids, dtype=np.int64)[:num_findable]] = run.number
+            self._run_of_each[np.frombuffer(run.ids, dtype=np.int64)[: text.num_numbered]] = run.number
 
     def _dereference(self, table: array[int]) -> list[int]:
         """Drops the references beyond the first. Returns the places of the blocks that had any."""

@@ -10,6 +10,7 @@ from core.block_tables import NO_HIT, BlockTables, PrefixHit
 from core.decision_log import DecisionLog, Event
 from core.interfaces import AllocationPolicy, EvictionPolicy
 from core.kv_group import KVGroup
+from core.numbered_text import NO_TEXT, NumberedText
 from core.plan import StepPlan
 from core.prefix_index import HashIndex
 from core.request import BlockTable, Request, Sequence
@@ -54,19 +55,27 @@ class RunTables(BlockTables):
         return [array("q")]
 
     def find_prefix(self, sequence: Sequence) -> PrefixHit:
-        num_blocks = (sequence.num_known - 1) // self.block_size
-        if not sequence.request.num_preemptions:
-            num_blocks = min(num_blocks, sequence.keys.num_shared)
-        if num_blocks == 0 or not len(self._runs.index):
-            return NO_HIT
-        ids = self._runs.index.leading(sequence.keys.keys(0, num_blocks))
+        runs, size = self._runs, self.block_size
+        ids = runs.index.leading(self._text(sequence), (sequence.num_known - 1) // size)
         if not ids:
             return NO_HIT
-        return PrefixHit(len(ids) * self.block_size, [ids], self._runs.num_idle(ids))
+        parts = runs.idle_parts(ids)
+        return PrefixHit(len(ids) * size, [ids], sum([end - begin for _, begin, end in parts]), idle_parts=parts)
+
+    def num_cached_tokens(self, request: Request) -> int:
+        size = self.block_size
+        return self._runs.index.num_leading(request.keys, (request.num_prompt_tokens - 1) // size) * size
+
+    def _text(self, sequence: Sequence) -> NumberedText:
+        text = sequence.text
+        if text is None:
+            text = sequence.text = self._runs.index.text(sequence.keys)
+        return text
 
     def adopt(self, sequence: Sequence, hit: PrefixHit, readmission: bool) -> None:
         ids: array[int] = hit.tables[0]
-        self._runs.adopt(ids, sequence.request_id)
+        assert hit.idle_parts is not None
+        self._runs.adopt(ids, hit.idle_parts, sequence.request_id)
         sequence.tables[0].extend(ids)
         sequence.stored_computed = hit.num_tokens
         sequence.num_registered = len(ids)
@@ -98,17 +107,16 @@ class RunTables(BlockTables):
         if last <= first:
             return
         table: array[int] = sequence.tables[0]
-        ids, keys = table[first:last], sequence.keys
-        num_shared = min(last, keys.num_shared) - first
-        if num_shared > 0:
-            self._runs.index.insert(keys.keys(first, first + num_shared), ids[:num_shared])
+        ids, text = table[first:last], self._text(sequence)
+        if first < text.num_shared:
+            self._runs.index.insert(text, first, min(last, text.num_shared), ids)
         self._log.ids(Event.CACHE, sequence.request_id, ids)
         sequence.num_registered = last
 
     def publish_filled(self, sequences: Collection[Sequence]) -> None:
         for sequence in sequences:
             place = sequence.num_registered
-            if place < sequence.keys.num_shared:
+            if place < self._text(sequence).num_shared:
                 self.publish(sequence, sequence.num_computed + 1)
             else:
                 table: array[int] = sequence.tables[0]
@@ -121,30 +129,27 @@ class RunTables(BlockTables):
                 self._unpublish(sequence)
 
     def _unpublish(self, sequence: Sequence) -> None:
-        first, runs, keys = sequence.stored_computed // self.block_size, self._runs, sequence.keys
+        first, runs, text = sequence.stored_computed // self.block_size, self._runs, self._text(sequence)
         for place in range(first, sequence.num_registered):
             block_id = sequence.tables[0][place]
             if not runs.is_shared(block_id):
-                if place < keys.num_shared:
-                    runs.index.remove([keys.key(place)], [block_id])
+                if place < text.num_shared:
+                    runs.index.remove(text.number(place), block_id)
                 runs.note_unregistered(block_id)
         sequence.num_registered = min(first, sequence.num_registered)
 
     def suspend(self, sequence: Sequence) -> None:
         """Its own text is content that it will ask for."""
         table: array[int] = sequence.tables[0]
-        first, last = sequence.keys.num_shared, sequence.num_registered
-        if last > first:
-            self._runs.index.insert_private(sequence.keys.keys(first, last), table[first:last])
-        self._give_up(sequence, last)
+        if sequence.num_registered:
+            self._runs.index.insert_own(self._text(sequence), sequence.num_registered, table)
+        self.release(sequence)
 
     def release(self, sequence: Sequence) -> None:
-        self._give_up(sequence, min(sequence.num_registered, sequence.keys.num_shared))
-
-    def _give_up(self, sequence: Sequence, num_findable: int) -> None:
         table: array[int] = sequence.tables[0]
         if table:
-            self._runs.release(table, sequence.num_registered, num_findable, sequence.keys, sequence.request_id)
+            text = sequence.text or NO_TEXT
+            self._runs.release(table, sequence.num_registered, text, sequence.request_id)
             sequence.tables[0] = array("q")
         sequence.num_registered = 0
         if sequence.num_surplus_tokens:

@@ -78,18 +78,17 @@ class RunwiseCache:
 
     def access(self, keys: Sequence[int]) -> int:
         """Pins, brings in and releases the request's blocks. Returns how many of the first ones were resident."""
-        pool = self._pool
-        table = pool.index.leading(keys)
+        pool, num_kept = self._pool, min(len(keys), self._capacity_blocks)
+        text = pool.index.text(HashKeys(0, keys, 1, 1, num_kept))
+        table = pool.index.leading(text, num_kept)
         num_leading = len(table)
         if num_leading:
-            pool.adopt(table, 0)
-        num_new = min(len(keys), self._capacity_blocks) - num_leading
-        if num_new > 0:
-            taken = pool.take(num_new, 0)
-            pool.index.insert(keys[num_leading : num_leading + num_new], taken)
+            pool.adopt(table, pool.idle_parts(table), 0)
+        if num_leading < num_kept:
+            taken = pool.take(num_kept - num_leading, 0)
+            pool.index.insert(text, num_leading, num_kept, taken)
             table += taken
-        num_held = len(table)
-        pool.release(table, num_held, num_held, HashKeys(0, keys, 1, 1, num_held), 0)
+        pool.release(table, num_kept, text, 0)
         return num_leading
 
 

@@ -9,7 +9,7 @@ import simpy
 from simpy.events import NORMAL, URGENT, EventPriority
 
 from core.durations import total_ps
-from core.request import Request, Sequence
+from core.request import Request
 from core.scheduler import Scheduler
 from core.source import Input, InputKind
 from core.units import NEVER_PS
@@ -192,4 +192,4 @@ class LiveView:
         if not tables.prefix_caching:
             return 0
         self._replica.catch_up()
-        return tables.find_prefix(Sequence(request, 0, request.keys, [], request.num_prompt_tokens)).num_tokens
+        return tables.num_cached_tokens(request)

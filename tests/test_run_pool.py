@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from world import Settings, scheduler_of
 
-from core.attribution import Attribution
 from core.block_pool import BlockPool, OutOfBlocksError
 from core.content import HashKeys
 from core.decision_log import DecisionLog, Event
 from core.interfaces import Block, PolicyEnv
+from core.numbered_text import NumberedText
 from core.prefix_index import HashIndex
 from core.run_pool import RunPool
 from core.run_tables import RunTables
@@ -27,20 +27,32 @@ def decided(log: DecisionLog, event: Event) -> list[int]:
 def use(pool: RunPool, text: list[int]) -> array[int]:
     """A request whose prompt is this text comes and goes. Returns its table."""
     table = hold(pool, text)
-    pool.release(table, len(text), len(text), HashKeys(0, text, 1, 1, len(text)), 0)
+    release(pool, table, text)
     return table
 
 
 def hold(pool: RunPool, text: list[int]) -> array[int]:
-    table = pool.index.leading(text)
+    table = leading(pool, text)
     if table:
-        pool.adopt(table, 0)
-    new = text[len(table) :]
-    if new:
-        taken = pool.take(len(new), 0)
-        pool.index.insert(new, taken)
+        pool.adopt(table, pool.idle_parts(table), 0)
+    num_new = len(text) - len(table)
+    if num_new:
+        taken = pool.take(num_new, 0)
+        pool.index.insert(numbered(pool, text), len(table), len(text), taken)
         table += taken
     return table
+
+
+def release(pool: RunPool, table: array[int], text: list[int]) -> None:
+    pool.release(table, len(text), numbered(pool, text), 0)
+
+
+def leading(pool: RunPool, text: list[int]) -> array[int]:
+    return pool.index.leading(numbered(pool, text), len(text))
+
+
+def numbered(pool: RunPool, text: list[int]) -> NumberedText:
+    return pool.index.text(HashKeys(0, text, 1, 1, len(text)))
 
 
 def test_victims_are_leaves_of_the_run_released_first() -> None:
@@ -60,16 +72,15 @@ def test_a_hit_in_the_middle_of_a_run_leaves_two_parts() -> None:
     pool = RunPool(8, log)
     text = [1, 2, 3, 4]
     older, younger = pool.take(4, 0), pool.take(4, 1)
-    keys = HashKeys(0, text, 1, 1, 4)
-    pool.index.insert(text, older)
-    pool.index.insert(text, younger)
-    pool.release(older, 4, 4, keys, 0)
-    pool.release(younger, 4, 4, keys, 1)
+    for table in (older, younger):
+        pool.index.insert(numbered(pool, text), 0, 4, table)
+    for table in (older, younger):
+        release(pool, table, text)
     assert use(pool, [9]).tolist() == [3]  # the older leaf
     assert use(pool, [8]).tolist() == [2]
     held = hold(pool, [1, 2, 3])
     assert held.tolist() == [0, 1, 6]
-    assert pool.num_idle(pool.index.leading(text)) == 1, "the last one only"
+    assert [(begin, end) for _, begin, end in pool.idle_parts(leading(pool, text))] == [(3, 4)], "the last one only"
     pool.check_integrity([held])
     pool.take(5, 2)
     assert decided(log, Event.EVICT) == [3, 2, 7, 5, 4, 3, 2], "leaves first, on both sides of what is held"
@@ -79,9 +90,9 @@ def test_what_two_hold_is_freed_with_the_second() -> None:
     pool = RunPool(8, DecisionLog())
     first, second = hold(pool, [1, 2, 3]), hold(pool, [1, 2, 5])
     assert (pool.num_shared, pool.num_referenced) == (2, 4)
-    pool.release(first, 3, 3, HashKeys(0, [1, 2, 3], 1, 1, 3), 0)
+    release(pool, first, [1, 2, 3])
     assert (pool.num_shared, pool.num_referenced, pool.num_cached) == (0, 3, 1)
-    pool.release(second, 3, 3, HashKeys(1, [1, 2, 5], 1, 1, 3), 1)
+    release(pool, second, [1, 2, 5])
     assert (pool.num_referenced, pool.num_cached, pool.num_free) == (0, 4, 4)
     pool.check_integrity([])
 
@@ -89,7 +100,7 @@ def test_what_two_hold_is_freed_with_the_second() -> None:
 def test_blocks_laid_ready_are_taken_after_those_given_back() -> None:
     pool = RunPool(5, DecisionLog())
     held = pool.take(2, 0)
-    pool.release(held, 0, 0, HashKeys(0, [], 1, 1, 0), 0)
+    release(pool, held, [])
     pool.top_up()
     assert pool.free.tolist() == [4, 3, 2, 0, 1]
     assert pool.take(4, 0).tolist() == [1, 0, 2, 3]
@@ -132,7 +143,7 @@ def test_requests_one_after_the_other_find_and_evict_what_the_block_pool_does(
     runs = RunPool(num_blocks, ours)
     index = HashIndex()
     blocks = BlockPool(num_blocks, LRU(PolicyEnv(lambda: 0, num_blocks, 1)), theirs, index)
-    runs.attribution = Attribution(runs.index.get, ours, lambda: 0, 1)
+    runs.attribute_evictions(lambda: 0, 1)
     for text in texts:
         use(runs, text)
         runs.check_integrity([])

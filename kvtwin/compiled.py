@@ -71,6 +71,7 @@ MODULES = (
     "sim.linear_cost",
     "sim.plain_admission",
     "sim.replica_by_itself",
+    "sim.watched_cost",
     "traces.key_book",
     "traces.replay",
 )

@@ -16,16 +16,21 @@ from kvtwin.foreseeing import is_clairvoyant
 from kvtwin.placement import Placement, looks_at_replicas, placement_of, why_together
 from kvtwin.processes import Finished, JobProcesses, num_cores
 from kvtwin.progress import Progress, Silent
+from kvtwin.rare_collection import rare_collection
 from kvtwin.ray_tasks import RayTasks, require_ray
 from kvtwin.replica_records import ReplicaRecords, replica_records
-from kvtwin.watched_cost import Stopped, WatchedCost
 from sim.beam_model import BeamModel, RandomBeams
 from sim.cost_model import CostModel
 from sim.fleet import run_fleet
 from sim.simulation import run_simulation
+from sim.watched_cost import WatchedCost
 
 RAY = "ray"
 WORTH_PROCESSES = 50_000  # requests: fewer are done before a second process has started
+
+
+class Stopped(Exception):
+    """Ctrl-C came."""
 
 
 @dataclass(frozen=True)
@@ -38,8 +43,14 @@ class Watch:
 
     def over(self, run: Callable[[CostModel], object], num_done: Callable[[], int]) -> None:
         """Ctrl-C ends the run early: what has not run is forgotten."""
-        with suppress(Stopped):
-            run(WatchedCost(self.cost, self.interrupt, lambda: self.progress.show(num_done())))
+        with suppress(Stopped), rare_collection():
+            run(WatchedCost(self.cost, lambda: self.look_up(num_done)))
+
+    def look_up(self, num_done: Callable[[], int]) -> None:
+        """Raises Stopped where Ctrl-C was pressed."""
+        if self.interrupt.requested:
+            raise Stopped
+        self.progress.show(num_done())
 
 
 def check_fleet(experiment: Experiment) -> None:

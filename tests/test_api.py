@@ -193,20 +193,20 @@ def test_two_runs_are_compared_and_unequal_pools_refused():
 
 
 def test_an_interrupted_run_is_marked_and_covers_what_ran(monkeypatch):
-    from kvtwin import watched_cost
+    from kvtwin.fleet import Stopped, Watch
 
-    num_plans = []
+    looks = []
 
-    def stop_after_twenty(self):
-        num_plans.append(1)
-        if len(num_plans) > 20:
-            self._interrupt.requested = True
-            raise watched_cost.Stopped
+    def stop_at_the_second(self, num_done):
+        looks.append(num_done())
+        if len(looks) == 2:
+            self.interrupt.requested = True
+            raise Stopped
 
-    monkeypatch.setattr(watched_cost.WatchedCost, "_look_up", stop_after_twenty)
+    monkeypatch.setattr(Watch, "look_up", stop_at_the_second)
     run = pressed()
     assert run.is_interrupted
-    assert run.summary["cost"]["num_plans"] == 20
+    assert run.summary["cost"]["num_plans"] == 31, "plans are counted in between"
     assert run.summary["metrics"]["outcomes"]["unfinished"] > 0
     lengths = {len(column) for column in run.steps.values()}
     assert len(lengths) == 1

@@ -27,16 +27,19 @@ def requests_of(scheduler: Scheduler) -> RequestLog:
     return scheduler.recorder.requests.with_others(held) if held else scheduler.recorder.requests
 
 
-def request_arrays(requests: RequestLog, num_rows: int, request_ids: Ints | None = None) -> Arrays:
+def request_arrays(requests: RequestLog, num_rows: int | None = None) -> Arrays:
     """One row per trace row, [num_rows]; a row that never arrived is `unfinished` and has no times.
 
-    `request_ids`: those of the rows, where they are but some of a trace's. Raises IndexError for a request id beyond
-    `num_rows`, KeyError for one that is not among `request_ids`.
+    Without `num_rows` a row per request that arrived, by id. Raises IndexError for a request id beyond `num_rows`.
     """
     row = requests.column("request_id")
-    if request_ids is not None:
-        row = _places(row, request_ids)
-    columns: Arrays = {"request_id": np.arange(num_rows) if request_ids is None else request_ids}
+    if num_rows is None:
+        num_rows, order = len(row), np.argsort(row)
+        request_ids, row = row[order], np.empty_like(row)
+        row[order] = np.arange(num_rows)
+    else:
+        request_ids = np.arange(num_rows)
+    columns: Arrays = {"request_id": request_ids}
     for name in TIMES:
         time_ps = requests.column(name)
         seconds = np.full(num_rows, np.nan)
@@ -48,15 +51,6 @@ def request_arrays(requests: RequestLog, num_rows: int, request_ids: Ints | None
     columns["outcome"] = np.full(num_rows, list(Outcome).index(Outcome.UNFINISHED), dtype=np.int8)
     columns["outcome"][row] = requests.column("outcome")
     return columns | {"outcome_names": np.array([each.value for each in Outcome])}
-
-
-def _places(numbers: Ints, among: Ints) -> Ints:
-    """Where each number stands; raises KeyError for one that does not."""
-    order = np.argsort(among)
-    places = order[np.minimum(np.searchsorted(among, numbers, sorter=order), len(among) - 1)]
-    if (among[places] != numbers).any():
-        raise KeyError(int(numbers[among[places] != numbers][0]))
-    return np.asarray(places)
 
 
 def step_arrays(recorder: Recorder, requests: RequestLog, pool_num_blocks: int | None) -> Arrays:

@@ -115,19 +115,18 @@ def with_waiting(plans: EvenPlans, requests: RequestLog, decides_ahead: bool) ->
     """
     finish_ps = requests.column("finish_ps")
     arrivals_ps, ends_ps = np.sort(requests.column("arrival_ps")), np.sort(finish_ps[finish_ps >= 0])
-
-    def num_by(now_ps: Ints) -> tuple[Ints, Ints]:
-        return np.searchsorted(arrivals_ps, now_ps, "right"), np.searchsorted(ends_ps, now_ps, "right")
-
-    num_before = np.maximum(plans.num_steps - 1 - int(decides_ahead), 0)
-    last_decided_ps = np.where(
-        plans.num_steps > 1, plans.start_ps + plans.elapsed_ps(slice(None), num_before), plans.decided_ps
-    )
-    (arrived, ended), (arrived_last, ended_last) = num_by(plans.decided_ps), num_by(last_decided_ps)
-    changes = (arrived != arrived_last) | (ended != ended_last)
+    num_before_last = np.maximum(plans.num_steps - 1 - int(decides_ahead), 0)
+    last_decided_ps = plans.start_ps + plans.elapsed_ps(slice(None), num_before_last)
+    changes = np.zeros(len(plans), dtype=bool)
+    for came_ps in (arrivals_ps, ends_ps):
+        plan = np.searchsorted(plans.decided_ps, came_ps) - 1
+        changes[plan[(plan >= 0) & (came_ps <= last_decided_ps[plan])]] = True
+    changes &= plans.num_steps > 1
     if changes.any():
         row, place = expanded(plans.num_steps[changes])
         durations_ps = plans.first_ps[changes][row] + plans.growth_ps[changes][row] * place
         plans = plans.in_single_steps(changes, durations_ps, decides_ahead)
-        arrived, ended = num_by(plans.decided_ps)
-    return plans, np.asarray(arrived - ended - plans.num_running)
+    num_present = np.searchsorted(arrivals_ps, plans.decided_ps, "right") - np.searchsorted(
+        ends_ps, plans.decided_ps, "right"
+    )
+    return plans, np.asarray(num_present - plans.num_running)

@@ -65,8 +65,9 @@ class Series:
         return np.array(self._places, dtype=np.int64)
 
     def at(self, places: Ints) -> Ints:
-        """The count at each of these places."""
-        return np.asarray(self._levels()[np.searchsorted(self.places, places, side="right")])
+        """The count at each of these places, which ascend."""
+        bounds = np.searchsorted(places, self.places)
+        return np.repeat(self._levels(), np.diff(bounds, prepend=0, append=len(places)))
 
     def expand(self, num_places: int) -> Ints:
         """The count at each of the first places, [num_places]."""

@@ -45,12 +45,17 @@ def stretches_of(recorder: Recorder, plans: EvenPlans) -> Stretches:
     )
     changes = [count.places for count in counts] + [recorder.step_evictions_before_end.places[:1]]
     begins = _begins(first, referenced, changes, total)
-    ends = np.append(begins[1:], total)[: len(begins)]
-    plan = np.repeat(np.arange(len(plans)), np.diff(np.searchsorted(begins, first), append=len(begins)))
+    plan = np.repeat(np.arange(len(plans)), plans.num_steps)[begins]
     num_earlier = begins - first[plan]
-    elapsed_ps = plans.elapsed_ps(plan, num_earlier + ends - begins) - plans.elapsed_ps(plan, num_earlier)
+    busy_ps = plans.elapsed_ps(slice(None), plans.num_steps)
+    busy_before_ps = (np.cumsum(busy_ps) - busy_ps)[plan] + plans.elapsed_ps(plan, num_earlier)
     return Stretches(
-        plan, begins, num_earlier, elapsed_ps, referenced[begins].astype(np.int64), *(c.at(begins) for c in counts)
+        plan,
+        begins,
+        num_earlier,
+        np.diff(busy_before_ps, append=busy_ps.sum()),
+        referenced[begins].astype(np.int64),
+        *(count.at(begins) for count in counts),
     )
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
-import numpy as np
-
 from core.columns import charge_arrays, gap_arrays, request_arrays, requests_of, step_arrays
 from core.even_plans import even_plans
 from core.gap_spans import GapSpans, gap_spans
@@ -57,9 +55,8 @@ def replica_records(scheduler: Scheduler, keeps_decisions: bool) -> ReplicaRecor
     num_steps, num_plans = recorder.num_steps, recorder.num_plans
     totals, gap_spans = _condensed(recorder, taken)
     kept, all_of = (recorder, taken) if recorder.condenser is None else (Recorder(), RequestLog())
-    request_ids = np.sort(taken.column("request_id"))
     return ReplicaRecords(
-        requests=request_arrays(taken, len(taken), request_ids),
+        requests=request_arrays(taken),
         steps=LazyArrays(partial(step_arrays, kept, all_of, tables.pool.num_blocks)),
         gaps=LazyArrays(partial(gap_arrays, kept)),
         totals=totals,

@@ -54,7 +54,10 @@ def _merged(runs: Ints) -> Ints:
     """Neighbours of one step, event and request are one run."""
     if len(runs) < 2:
         return runs
-    starts = np.flatnonzero(np.append(True, (runs[1:, :3] != runs[:-1, :3]).any(axis=1)))
+    begins = np.append(True, np.zeros(len(runs) - 1, dtype=bool))
+    for column in runs.T[:3]:  # one by one: `any` over rows of three takes twice as long
+        begins[1:] |= column[1:] != column[:-1]
+    starts = np.flatnonzero(begins)
     merged = runs[starts]
     merged[:, 3] = np.add.reduceat(runs[:, 3], starts)
     return merged

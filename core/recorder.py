@@ -82,10 +82,11 @@ class Series:
     def cut(self, begin: int, end: int) -> Series:
         """Takes out what it was from `begin`, before which nothing is left, up to `end`: from place 0 on."""
         part, num = Series(self.first), bisect_left(self._places, end)
-        for place, value in zip(self._places[:num], self._values[:num], strict=True):
-            part.note(place - begin, value)
-        self.first = part.last
-        del self._places[:num], self._values[:num]
+        if num:
+            part._places.frombytes((self.places[:num] - begin).tobytes())
+            part._values = self._values[:num]
+            part.last = self.first = self._values[num - 1]
+            del self._places[:num], self._values[:num]
         return part
 
 

@@ -97,6 +97,13 @@ def test_tables_too_wide_for_a_telephone_name_the_column_in_each_cell(runs, tmp_
     assert len(re.findall("<td data-column=", page)) == 5 * 7
 
 
+def test_tables_too_wide_for_the_narrowest_know_how_many_cells_go_below_a_name(page):
+    """Errors have four beside a metric's name, those by request five; the data of charts fit, or are wide."""
+    tables = re.findall(r'<table class=medium style="--num-cells: (\d)">.*?</table>', page)
+    assert tables[0] == "4"
+    assert "5" in tables
+
+
 def test_a_difference_in_lockstep_heads_the_report(runs, tmp_path):
     difference = "step 3: simulator evicts block 4 </script>, engine evicts block 9\nrunning: 1 2"
     write_report(tmp_path / "r.html", *runs, compare_runs(*runs, Lockstep(10, difference)))

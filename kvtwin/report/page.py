@@ -24,6 +24,7 @@ PLOTLY_CONFIG = {
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data: blob:"
 
 _MOST_NARROW_COLUMNS = 6  # that fit beside each other on a telephone
+_MOST_TINY_COLUMNS = 4  # on the narrowest
 
 
 @dataclass(frozen=True)
@@ -87,7 +88,7 @@ def tiles(figures: Sequence[Tile]) -> str:
     """Key figures side by side."""
     items = "".join(
         f'<li><span class="label">{escape(tile.label)}</span><strong>{escape(tile.value)}</strong>'
-        f'<span class="detail">{escape(tile.detail)}</span></li>'
+        f'<span class="detail">{_prose(tile.detail)}</span></li>'
         for tile in figures
     )
     return f'<ul class="tiles">{items}</ul>'
@@ -96,7 +97,8 @@ def tiles(figures: Sequence[Tile]) -> str:
 def table(header: Sequence[str], rows: Sequence[Sequence[str]], marked: Sequence[int] = ()) -> str:
     """A table whose first column names the row; rows in `marked` are shown as good.
 
-    On a narrow screen rows of many cells become blocks, in which each cell bears its column's name.
+    On a narrow screen rows of many cells become blocks, in which each cell bears its column's name. On the narrowest,
+    the name of a row of five or six goes above its cells.
     """
     head = "".join(f'<th scope="col">{escape(cell)}</th>' for cell in header)
     is_wide = len(header) > _MOST_NARROW_COLUMNS
@@ -106,7 +108,8 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]], marked: Sequence
         f'<th scope="row">{escape(row[0])}</th>{_cells(starts, row[1:])}</tr>'
         for index, row in enumerate(rows)
     )
-    kind = " class=wide" if is_wide else ""
+    is_medium = _MOST_TINY_COLUMNS < len(header) <= _MOST_NARROW_COLUMNS
+    kind = f' class=medium style="--num-cells: {len(header) - 1}"' if is_medium else " class=wide" if is_wide else ""
     whole = f"<table{kind}><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
     return f'<div class="scroll" tabindex="0">{whole}</div>'
 
@@ -135,7 +138,7 @@ def _header(verdict: Verdict, notices: Sequence[str], sentence: str, warnings: S
 
 
 def _section(section: Section) -> str:
-    lead = f"<p>{escape(section.lead)}</p>" if section.lead else ""
+    lead = f"<p>{_prose(section.lead)}</p>" if section.lead else ""
     return f"<section><h2>{escape(section.title)}</h2>{lead}{section.body}</section>"
 
 

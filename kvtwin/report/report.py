@@ -157,7 +157,7 @@ def _fit_lead(comparison: Mapping[str, Any]) -> str:
         return ""
     return (
         f"The cost model was fitted on another trace and pool ({fit['trace']}, {fit['num_blocks']} blocks, "
-        f"{fit['num_steps']} steps; on held-out blocks of time MAPE {ratio_text(fit['held_out_mape_ratio'])}, "
+        f"{fit['num_steps']:,} steps; on held-out blocks of time MAPE {ratio_text(fit['held_out_mape_ratio'])}, "
         f"bias of the sum {error_text(fit['held_out_bias_ratio'])})."
     )
 
@@ -245,8 +245,9 @@ def _configuration(runs: Sequence[Run]) -> Section:
 def _engine_text(engine: Mapping[str, Any]) -> str:
     checked = sum((engine["shadow_checked"] or {}).values())
     shadow = f", {checked:,} shadow tags checked" if checked else ""
+    threads = f"{engine['threads']} thread{'s' if engine['threads'] > 1 else ''}"
     return (
-        f"engine: {engine['weights']}, {engine['dtype']} on {engine['device']}, {engine['threads']} thread(s), "
+        f"engine: {engine['weights']}, {engine['dtype']} on {engine['device']}, {threads}, "
         f"{engine['clock']} clock{shadow}"
     )
 

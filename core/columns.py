@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from array import array
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from core.attribution import Charges
-from core.recorder import UNEVEN, Recorder
+from core.even_plans import even_plans, expanded, num_present
+from core.recorder import Recorder
 from core.request import Outcome
 from core.request_log import COUNTS, TIMES, RequestLog
 from core.scheduler import Scheduler
@@ -25,6 +27,24 @@ def requests_of(scheduler: Scheduler) -> RequestLog:
     """Every request that the scheduler ever took: those that are done, then those it still holds."""
     held = [*scheduler.running, *scheduler.waiting]
     return scheduler.recorder.requests.with_others(held) if held else scheduler.recorder.requests
+
+
+@dataclass(frozen=True, slots=True)
+class StepTimes:
+    """When each step was decided and began, and how long it took, [num_steps]."""
+
+    decided_ps: Ints
+    start_ps: Ints
+    duration_ps: Ints
+
+    @classmethod
+    def of(cls, recorder: Recorder) -> StepTimes:
+        plans = even_plans(recorder)
+        plan, num_earlier = expanded(plans.num_steps)
+        start_ps = plans.start_ps[plan] + plans.elapsed_ps(plan, num_earlier)
+        begun_ps = np.roll(start_ps, 1) if recorder.decides_ahead else start_ps
+        decided_ps = np.where(num_earlier == 0, plans.decided_ps[plan], begun_ps)
+        return cls(decided_ps, start_ps, plans.first_ps[plan] + plans.growth_ps[plan] * num_earlier)
 
 
 def request_arrays(requests: RequestLog, num_rows: int | None = None) -> Arrays:
@@ -59,30 +79,27 @@ def step_arrays(recorder: Recorder, requests: RequestLog, pool_num_blocks: int |
     Blocks are counted when the step has taken its own; `*_after` when what ended with it has freed its blocks.
     """
     num_steps = recorder.plan_column("num_steps")
-    duration_ps, steps_before = durations_ps(recorder), _steps_before(num_steps)
-    total = len(duration_ps)
     first, last = np.cumsum(num_steps) - num_steps, np.cumsum(num_steps) - 1  # places of each plan's steps
-    start_ps, ahead = _start_ps(recorder, duration_ps), int(recorder.decides_ahead)
-    num_decodes = np.repeat(recorder.plan_column("num_decodes"), num_steps)
-    num_running = np.repeat(recorder.plan_column("num_running"), num_steps)
+    plan, num_earlier = expanded(num_steps)
+    times, total, ahead = StepTimes.of(recorder), len(plan), int(recorder.decides_ahead)
+    num_decodes, num_running = recorder.plan_column("num_decodes")[plan], recorder.plan_column("num_running")[plan]
+    grown = num_earlier * num_decodes
+    num_filled = recorder.plan_column("num_filled_tokens")[plan] + grown * recorder.num_kv_groups
     referenced = _ints(recorder.step_referenced_blocks)[:total]
     cached, orphans = recorder.step_cached_blocks.expand(total), recorder.step_orphan_blocks.expand(total)
     internal = recorder.step_internal_tokens.expand(total)
-    num_filled = np.repeat(recorder.plan_column("num_filled_tokens"), num_steps)
-    num_filled += steps_before * num_decodes * recorder.num_kv_groups
     num_plans = recorder.num_plans
     cached_after = recorder.cached_blocks_after.expand(num_plans)
     orphans_after = recorder.orphan_blocks_after.expand(num_plans)
     free = np.full_like(referenced, NO_COUNT) if pool_num_blocks is None else pool_num_blocks - referenced - cached
     return {
-        "start_s": start_ps / PS_PER_S,
-        "duration_s": duration_ps / PS_PER_S,
+        "start_s": times.start_ps / PS_PER_S,
+        "duration_s": times.duration_ps / PS_PER_S,
         "num_prefill_tokens": _placed(recorder.plan_column("num_prefill_tokens"), first, total),
         "num_decode_seqs": num_decodes,
-        "decode_context_tokens": np.repeat(recorder.plan_column("decode_context_tokens"), num_steps)
-        + steps_before * num_decodes,
+        "decode_context_tokens": recorder.plan_column("decode_context_tokens")[plan] + grown,
         "num_running": num_running,
-        "num_waiting": _num_present(requests, _decided_ps(recorder, first, start_ps)) - num_running,
+        "num_waiting": num_present(requests, times.decided_ps) - num_running,
         "num_referenced_blocks": referenced,
         "num_cached_blocks": cached,
         "num_shared_references": recorder.step_shared_references.expand(total),
@@ -103,12 +120,11 @@ def step_arrays(recorder: Recorder, requests: RequestLog, pool_num_blocks: int |
 
 def gap_arrays(recorder: Recorder) -> Arrays:
     """The weighted multiset of inter-token gaps: a step's decodes share one, those that sat out have their own."""
-    num_steps = recorder.plan_column("num_steps")
-    multiplicity = np.repeat(recorder.plan_column("num_regular_gaps"), num_steps)
-    multiplicity[np.cumsum(num_steps) - 1] -= _dense(recorder.lost_decodes, recorder.num_plans)
-    duration_ps = durations_ps(recorder)
+    plans, times = even_plans(recorder), StepTimes.of(recorder)
+    multiplicity = np.repeat(plans.num_gaps, plans.num_steps)
+    multiplicity[np.cumsum(plans.num_steps) - 1] -= plans.num_lost_gaps
     # Who decodes without a pause had a token at the end of the step before, also where a clock runs between the steps.
-    gap_ps = np.diff(_start_ps(recorder, duration_ps) + duration_ps, prepend=0)
+    gap_ps = np.diff(times.start_ps + times.duration_ps, prepend=0)
     late_ps = _ints(recorder.late_gaps_ps)
     has_gaps = multiplicity > 0
     return {
@@ -129,17 +145,6 @@ def charge_arrays(charges: Charges) -> Arrays:
     }
 
 
-def durations_ps(recorder: Recorder) -> Ints:
-    """How long each step took, [num_steps]."""
-    num_steps, growth_ps = recorder.plan_column("num_steps"), recorder.plan_column("growth_ps")
-    first_ps, is_listed = recorder.plan_column("first_ps"), recorder.plan_column("growth_ps") == UNEVEN
-    found = np.repeat(np.where(is_listed, 0, first_ps), num_steps)
-    found += np.repeat(np.where(is_listed, 0, growth_ps), num_steps) * _steps_before(num_steps)
-    if is_listed.any():
-        found[np.repeat(is_listed, num_steps)] = _ints(recorder.uneven_ps)
-    return np.asarray(found, dtype=np.int64)
-
-
 def _ints(column: list[int] | array[int]) -> Ints:
     return np.array(column, dtype=np.int64)
 
@@ -148,37 +153,6 @@ def _dense(by_place: dict[int, int], num_places: int) -> Ints:
     column = np.zeros(num_places, dtype=np.int64)
     column[list(by_place)] = list(by_place.values())
     return column
-
-
-def _steps_before(num_steps: Ints) -> Ints:
-    """How many steps of its plan precede each step, [num_steps in all]."""
-    return np.asarray(np.arange(num_steps.sum()) - np.repeat(np.cumsum(num_steps) - num_steps, num_steps))
-
-
-def _start_ps(recorder: Recorder, duration_ps: Ints) -> Ints:
-    """When each step began: the steps of a plan follow one another without a pause."""
-    num_steps = recorder.plan_column("num_steps")
-    elapsed_ps = np.cumsum(duration_ps) - duration_ps
-    origin_ps = recorder.plan_column("start_ps") - elapsed_ps[np.cumsum(num_steps) - num_steps]
-    start_ps: Ints = elapsed_ps + np.repeat(origin_ps, num_steps)
-    return start_ps
-
-
-def _decided_ps(recorder: Recorder, first: Ints, start_ps: Ints) -> Ints:
-    """When each step was decided, [num_steps]; `first` are the places of the plans' first steps."""
-    if not recorder.decides_ahead:
-        return start_ps
-    decided_ps = np.roll(start_ps, 1)
-    decided_ps[first] = _ints(recorder.plan_decided_ps)
-    return decided_ps
-
-
-def _num_present(requests: RequestLog, at_ps: Ints) -> Ints:
-    """Requests that had arrived and were not done at these times, [num_steps]."""
-    finish_ps = requests.column("finish_ps")
-    num_arrived = np.searchsorted(np.sort(requests.column("arrival_ps")), at_ps, side="right")
-    num_done = np.searchsorted(np.sort(finish_ps[finish_ps >= 0]), at_ps, side="right")
-    return np.asarray(num_arrived - num_done, dtype=np.int64)
 
 
 def _placed(plan_column: Ints, first: Ints, num_steps: int) -> Ints:

@@ -113,20 +113,27 @@ def with_waiting(plans: EvenPlans, requests: RequestLog, decides_ahead: bool) ->
     """The plans, and how many requests waited in every step of each: those that had arrived when it was decided, were
     not done, and did not run. Plans in whose midst somebody came or went are in single steps.
     """
-    finish_ps = requests.column("finish_ps")
-    arrivals_ps, ends_ps = np.sort(requests.column("arrival_ps")), np.sort(finish_ps[finish_ps >= 0])
     num_before_last = np.maximum(plans.num_steps - 1 - int(decides_ahead), 0)
     last_decided_ps = plans.start_ps + plans.elapsed_ps(slice(None), num_before_last)
     changes = np.zeros(len(plans), dtype=bool)
-    for came_ps in (arrivals_ps, ends_ps):
-        plan = np.searchsorted(plans.decided_ps, came_ps) - 1
-        changes[plan[(plan >= 0) & (came_ps <= last_decided_ps[plan])]] = True
+    for change_ps in _changes_ps(requests):
+        plan = np.searchsorted(plans.decided_ps, change_ps) - 1
+        changes[plan[(plan >= 0) & (change_ps <= last_decided_ps[plan])]] = True
     changes &= plans.num_steps > 1
     if changes.any():
         row, place = expanded(plans.num_steps[changes])
         durations_ps = plans.first_ps[changes][row] + plans.growth_ps[changes][row] * place
         plans = plans.in_single_steps(changes, durations_ps, decides_ahead)
-    num_present = np.searchsorted(arrivals_ps, plans.decided_ps, "right") - np.searchsorted(
-        ends_ps, plans.decided_ps, "right"
-    )
-    return plans, np.asarray(num_present - plans.num_running)
+    return plans, num_present(requests, plans.decided_ps) - plans.num_running
+
+
+def num_present(requests: RequestLog, at_ps: Ints) -> Ints:
+    """Requests that had arrived and were not done at these times."""
+    num_arrived, num_done = (np.searchsorted(changes_ps, at_ps, "right") for changes_ps in _changes_ps(requests))
+    return np.asarray(num_arrived - num_done)
+
+
+def _changes_ps(requests: RequestLog) -> tuple[Ints, Ints]:
+    """When requests arrived, and when they were done, ascending."""
+    finish_ps = requests.column("finish_ps")
+    return np.sort(requests.column("arrival_ps")), np.sort(finish_ps[finish_ps >= 0])

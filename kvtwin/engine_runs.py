@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from omegaconf import DictConfig
 
-from core.columns import durations_ps
+from core.columns import StepTimes
 from core.decision_log import DecisionLog
 from core.errors import InputError
 from core.inputs_log import InputsLog
@@ -198,7 +198,7 @@ class EngineSession:
         records.files[INPUTS_FILE] = self.inputs.to_bytes()
         if self.setup.settings.outputs:
             records.files[OUTPUTS_FILE] = outputs_jsonl(self.observed.executor.tokens)
-        durations_s = durations_ps(recorder) / PS_PER_S
+        durations_s = StepTimes.of(recorder).duration_ps / PS_PER_S
         return EngineResult(
             records, self.scheduler.log, self.observed.works, durations_s, self.clock.probe_readings, interrupted
         )

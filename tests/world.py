@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from core.build import PolicyFactories, PoolConfig, build_scheduler
-from core.columns import Arrays, durations_ps, gap_arrays, request_arrays, requests_of, step_arrays
+from core.columns import Arrays, StepTimes, gap_arrays, request_arrays, requests_of, step_arrays
 from core.condenser import Condenser
 from core.content import BlockKeys, PrivateKeys
 from core.decision_log import DecisionLog, Event
@@ -92,7 +92,7 @@ class KeepingRecorder(Recorder):
 
     @property
     def step_duration_ps(self) -> list[int]:
-        return [int(duration_ps) for duration_ps in durations_ps(self)]
+        return [int(duration_ps) for duration_ps in StepTimes.of(self).duration_ps]
 
     def per_step(self, column: str) -> list[int]:
         """One of the columns of `steps.npz`."""
@@ -202,7 +202,7 @@ class Run:
 
     @property
     def num_steps(self) -> int:
-        return len(durations_ps(self.scheduler.recorder))
+        return self.scheduler.recorder.num_steps
 
     @property
     def num_plans(self) -> int:

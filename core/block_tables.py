@@ -94,6 +94,10 @@ class BlockTables:
         """What a request that has not come in would find here."""
         return self.find_prefix(Sequence(request, 0, request.keys, [], request.num_prompt_tokens)).num_tokens
 
+    def has_beginning(self, request: Request) -> bool:
+        """Whether the first block of its prompt is cached, where it is full. Of one KV group. O(1)."""
+        return self.blocks.index.get(request.keys.key(0)) is not None
+
     def _find_grouped_prefix(self, sequence: Sequence, num_full: int) -> PrefixHit:
         """The minimum over groups, each by its own rule, repeated until every group agrees."""
         found = [

@@ -7,7 +7,7 @@ import numpy as np
 from core.decision_digest import DecisionDigest
 from core.decision_log import DecisionLog, Event
 
-_DECISIONS_AT_ONCE = 1 << 18
+_DECISIONS_AT_ONCE = 1 << 13
 
 
 class DigestLog(DecisionLog):

@@ -36,8 +36,10 @@ class Publication:
 
     def decodes_scheduled(self) -> None:
         """As `scheduled(member, 1)` for each of `due_decodes`, in running order."""
-        for sequence in self.due_decodes().values():
-            self.scheduled(sequence, 1)
+        due = self.due_decodes()
+        if due:
+            for sequence in due.values():
+                self.scheduled(sequence, 1)
 
     def windows_move(self, sequence: Sequence) -> None:
         """Blocks that no later token of it attends to are about to leave its tables."""

@@ -17,7 +17,7 @@ class ReplicaView(Protocol):
     """One replica as a router may see it: read-only, as single steps would have it at this moment.
 
     `num_outstanding`, `num_waiting` and `num_running` cost next to nothing. What is asked of blocks first has the
-    replica catch up with the steps that have begun.
+    replica catch up with the steps that have begun, unless it is plain without.
     """
 
     @property
@@ -44,6 +44,27 @@ class ReplicaView(Protocol):
         ...
 
 
+class Replicas(list[ReplicaView]):
+    """The replicas by number; and what is asked of all of them at once, which in a run costs much less than one by one.
+
+    A list of views, to be read only: a policy may as well ask each. This one does, and serves a test's own views.
+    """
+
+    def num_outstanding(self) -> Sequence[int]:
+        """Of each replica. In a run this is at hand."""
+        return [replica.num_outstanding for replica in self]
+
+    def num_cached_tokens(self, request: Request) -> Sequence[int]:
+        """Of each replica. In a run those are passed over that have not even its beginning."""
+        return [replica.num_cached_tokens(request) for replica in self]
+
+    def with_fewest_referenced_blocks(self) -> list[int]:
+        """The numbers of those whose running requests hold the fewest blocks. In a run only those catch up that may."""
+        num_referenced = [replica.num_referenced_blocks for replica in self]
+        fewest = min(num_referenced)
+        return [number for number, num in enumerate(num_referenced) if num == fewest]
+
+
 class RoutingPolicy(Policy):
     """Sends each request to one of the replicas, all of which are alike. Asked once, when the request arrives.
 
@@ -53,11 +74,13 @@ class RoutingPolicy(Policy):
     """
 
     @abstractmethod
-    def route(self, request: Request, replicas: Sequence[ReplicaView]) -> int:
-        """The number of the replica, from 0."""
+    def route(self, request: Request, replicas: Replicas) -> int:
+        """The number of the replica, from 0. `replicas` may be taken for just a sequence of `ReplicaView`."""
 
     def on_done(self, request: Request, replica: int) -> None:
-        """`request`, which was routed to `replica`, has ended, however it did."""
+        """`request`, which was routed to `replica`, has ended, however it did. Told no later than before the next
+        input is routed; those of one instant in order of the replicas, whom the admission policy turns away last.
+        """
 
 
 class StaticRouting(RoutingPolicy):

@@ -66,6 +66,9 @@ class RunTables(BlockTables):
         size = self.block_size
         return self._runs.index.num_leading(request.keys, (request.num_prompt_tokens - 1) // size) * size
 
+    def has_beginning(self, request: Request) -> bool:
+        return self._runs.index.num_leading(request.keys, 1) > 0
+
     def _text(self, sequence: Sequence) -> NumberedText:
         text = sequence.text
         if text is None:

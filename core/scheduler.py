@@ -116,7 +116,7 @@ class Scheduler:
             most = self.config.max_model_len - request.num_prompt_tokens
             request.num_output_tokens = min(request.num_output_tokens, max(most, 0))
             request.max_new_tokens = min(request.max_new_tokens, max(most, 0))
-        if request.reject_reason or not is_plainly_servable(request, self._plain_limit_tokens):
+        if not self.surely_queues(request):
             reason = request.reject_reason or why_unservable(request, self.config, self.tables, self.policies.batching)
             if reason:
                 self._reject(request, reason)
@@ -127,6 +127,10 @@ class Scheduler:
         request.live = request.sequences[:]
         self.waiting.append(request)
         return True
+
+    def surely_queues(self, request: Request) -> bool:
+        """Whether `add` is sure to queue it, as far as can be told at once; replicas that are alike say the same."""
+        return not request.reject_reason and is_plainly_servable(request, self._plain_limit_tokens)
 
     def _siblings(self, lead: Sequence) -> list[Sequence]:
         """The other samples of its request."""

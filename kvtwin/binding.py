@@ -87,7 +87,8 @@ def checked_policy(factory: PolicyFactory, group: str, base: type[Policy] | None
     missing = [key for key, parameter in list(takes.items())[1:] if _is_required(parameter, bound)]
     if missing:
         raise InputError(f"{group}.{missing[0]} is missing: {cls.__qualname__} has no default for it")
-    return partial(_built, bound, group)
+    # A plain one: what Hydra makes checks anew at each call what it calls, 0.2 ms, and fleets make very many.
+    return partial(_built, partial(cls, *bound.args, **bound.keywords), group)
 
 
 def _is_required(parameter: inspect.Parameter, bound: partial[Any]) -> bool:

@@ -67,6 +67,7 @@ MODULES = (
     "sim.express",
     "sim.fleet_by_replica",
     "sim.fleet_replica",
+    "sim.fleet_views",
     "sim.flight",
     "sim.linear_cost",
     "sim.plain_admission",

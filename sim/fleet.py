@@ -16,7 +16,9 @@ from sim.cluster import OnDone, Source
 from sim.cost_model import CostModel
 from sim.executor import CostExecutor
 from sim.fleet_by_replica import FleetByReplica, suits
-from sim.fleet_replica import FleetReplica, Instant, LiveView, Moment, Phase
+from sim.fleet_replica import FleetReplica, Instant, Moment, Phase
+from sim.fleet_views import Outstanding
+from sim.live_replicas import LiveReplicas
 from sim.replica_by_itself import OwnClock
 
 
@@ -27,12 +29,13 @@ class Router:
     """
 
     def __init__(
-        self, instant: Instant, policy: RoutingPolicy, replicas: Sequence[FleetReplica], views: Sequence[LiveView]
+        self, instant: Instant, policy: RoutingPolicy, replicas: Sequence[FleetReplica], schedulers: Sequence[Scheduler]
     ) -> None:
         self._instant = instant
         self._policy = policy
         self._replicas = replicas
-        self._views = views
+        self._outstanding = Outstanding(len(replicas), schedulers[0].tables.block_size)
+        self._views = LiveReplicas(replicas, schedulers, self._outstanding)
         self._place: dict[int, int] = {}  # request that is not done -> its replica
         self._is_taking = False
         self._done: dict[Phase, list[tuple[int, list[Request]]]] = {Phase.FOLLOW_UPS: [], Phase.AFTER_PLANS: []}
@@ -48,7 +51,7 @@ class Router:
             if not isinstance(number, int) or not 0 <= number < len(self._replicas):
                 raise no_replica(f"{type(self._policy).__name__}.route", number, len(self._replicas))
             self._place[request.request_id] = number
-            self._views[number].num_outstanding += 1
+            self._outstanding.add(request, number)
         self._is_taking = True
         self._replicas[self._place[request.request_id]].take(given)
         self._is_taking = False
@@ -74,8 +77,8 @@ class Router:
 
     def _tell(self, done: Sequence[tuple[int, list[Request]]]) -> None:
         for number, requests in done:
-            self._views[number].num_outstanding -= len(requests)
             for request in requests:
+                self._outstanding.remove(request, number)
                 del self._place[request.request_id]
                 self._policy.on_done(request, number)
         self.on_done([request for _, requests in done for request in requests], int(self._instant.env.now))
@@ -96,7 +99,7 @@ def run_fleet(
     own_clock = OwnClock()
     clock: simpy.Environment = own_clock
     policy = make_policy(lambda: int(clock.now))
-    if suits(source, policy):
+    if suits(source):
         return FleetByReplica(own_clock, source, schedulers, cost, policy, beams).run()
     clock = simpy.Environment(initial_time=0)
     instant = Instant(clock)
@@ -104,7 +107,6 @@ def run_fleet(
         FleetReplica(instant, number, scheduler, CostExecutor(cost), beams)
         for number, scheduler in enumerate(schedulers)
     ]
-    views = [LiveView(replica, scheduler) for replica, scheduler in zip(replicas, schedulers, strict=True)]
-    Source(clock, source, Router(instant, policy, replicas, views))
+    Source(clock, source, Router(instant, policy, replicas, schedulers))
     clock.run()
     return int(clock.now)

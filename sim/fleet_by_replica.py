@@ -6,7 +6,7 @@ import heapq
 from collections.abc import Sequence
 from functools import partial
 
-from core.request import Request
+from core.request import Outcome, Request
 from core.routing import RoutingPolicy, no_replica
 from core.scheduler import Scheduler
 from core.source import Input, InputKind, RequestSource
@@ -14,13 +14,14 @@ from core.units import NEVER_PS
 from sim.beam_model import BeamModel
 from sim.cost_model import CostModel
 from sim.executor import CostExecutor
-from sim.fleet_replica import LiveView
+from sim.fleet_views import Outstanding
+from sim.live_replicas import LiveReplicas
 from sim.replica_by_itself import OwnClock, ReplicaByItself
 
 
-def suits(source: RequestSource, policy: RoutingPolicy) -> bool:
-    """Whether nothing depends on what comes after what within an instant, and nobody hears of ends in their order."""
-    return not source.follows_at_once and type(policy).on_done is RoutingPolicy.on_done
+def suits(source: RequestSource) -> bool:
+    """Whether nothing depends on what comes after what within an instant."""
+    return not source.follows_at_once
 
 
 class FleetByReplica:
@@ -46,11 +47,14 @@ class FleetByReplica:
             ReplicaByItself(number, scheduler, CostExecutor(cost), beams, clock, self._horizon)
             for number, scheduler in enumerate(schedulers)
         ]
-        self._views = [
-            LiveView(replica, scheduler) for replica, scheduler in zip(self._replicas, schedulers, strict=True)
-        ]
-        for replica, view in zip(self._replicas, self._views, strict=True):
-            replica.on_done = partial(self._on_done, view)
+        self._outstanding = Outstanding(len(schedulers), schedulers[0].tables.block_size)
+        self._views = LiveReplicas(self._replicas, schedulers, self._outstanding)
+        self._any_scheduler = schedulers[0]  # they are alike
+        for number, replica in enumerate(self._replicas):
+            replica.on_done = partial(self._on_done, number)
+        self._policy_hears_of_ends = type(policy).on_done is not RoutingPolicy.on_done
+        self._ends: list[tuple[int, bool, int, Request]] = []  # (when, turned away?, replica, who): policy is to hear
+        self._is_taking = False
         self._turns: list[tuple[int, int]] = []  # (due_ps, replica); one that is no longer so is stale
         self._next_ps: int = NEVER_PS  # when the next input comes
         self._place: dict[int, int] = {}  # request that is not done -> its replica
@@ -67,6 +71,8 @@ class FleetByReplica:
                     replica.go_on()
                     if replica.due_ps < NEVER_PS:
                         heapq.heappush(turns, (replica.due_ps, number))
+            if self._ends:
+                self._tell_ends()
             if self._next_ps == NEVER_PS:
                 return max(clock.now for clock in (self._clock, *(replica.clock for replica in replicas)))
             self._hand_out(self._next_ps)
@@ -97,12 +103,21 @@ class FleetByReplica:
         if not isinstance(number, int) or not 0 <= number < len(self._replicas):
             raise no_replica(f"{type(self._policy).__name__}.route", number, len(self._replicas))
         self._place[request.request_id] = number
-        self._views[number].num_outstanding += 1
+        self._outstanding.add(request, number)
         replica = self._replicas[number]
         due_ps = replica.due_ps
-        replica.arrive(request, now_ps)
+        if self._any_scheduler.surely_queues(request):
+            replica.arrive(request, now_ps)
+        else:
+            self._hand_over(replica, Input(now_ps, InputKind.ARRIVE, request))
         if replica.due_ps != due_ps:
             heapq.heappush(self._turns, (replica.due_ps, number))
+
+    def _hand_over(self, replica: ReplicaByItself, given: Input) -> None:
+        replica.clock.now = self._clock.now
+        self._is_taking = True
+        replica.take(given)
+        self._is_taking = False
 
     def _take(self, given: Input) -> None:
         """What comes besides arrivals told one by one."""
@@ -111,14 +126,31 @@ class FleetByReplica:
             return
         number = self._place[given.request.request_id]
         replica = self._replicas[number]
-        replica.clock.now = self._clock.now
-        replica.take(given)
+        self._hand_over(replica, given)
         if replica.due_ps < NEVER_PS:
             heapq.heappush(self._turns, (replica.due_ps, number))
 
-    def _on_done(self, view: LiveView, requests: list[Request], now_ps: int) -> None:
-        view.num_outstanding -= len(requests)
+    def _on_done(self, number: int, requests: list[Request], now_ps: int) -> None:
         for request in requests:
+            self._outstanding.remove(request, number)
             del self._place[request.request_id]
-            self._source.on_done(request, now_ps)
-        self._look_for_input()
+            if self._policy_hears_of_ends:
+                self._ends.append((now_ps, request.outcome is Outcome.REJECTED, number, request))
+        if self._is_taking:
+            self._tell_ends()
+        if self._source.hears_of_ends:
+            for request in requests:
+                self._source.on_done(request, now_ps)
+            self._look_for_input()
+
+    def _tell_ends(self) -> None:
+        """In order of time, and of replicas; whoever was turned away at planning comes last in an instant."""
+        self._ends.sort(key=_when)
+        for now_ps, _, number, request in self._ends:
+            self._clock.now = now_ps
+            self._policy.on_done(request, number)
+        self._ends.clear()
+
+
+def _when(end: tuple[int, bool, int, Request]) -> tuple[int, bool, int]:
+    return end[:3]

@@ -1,4 +1,4 @@
-"""A replica among others on one virtual clock, and what a router sees of it."""
+"""A replica among others on one virtual clock."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from enum import IntEnum
 import simpy
 from simpy.events import NORMAL, URGENT, EventPriority
 
+from core.block_tables import BlockTables
 from core.durations import total_ps
 from core.request import Request
+from core.run_tables import RunTables
 from core.scheduler import Scheduler
 from core.source import Input, InputKind
 from core.units import NEVER_PS
@@ -74,6 +76,8 @@ class FleetReplica(Replica):
         self._instant = instant
         self._number = number
         self._is_due = False  # to plan within this instant
+        tables = self._tables = scheduler.tables
+        self._beginnings_are_known = type(tables) in (BlockTables, RunTables) and tables.num_groups == 1
         self.is_planning = False
         if self._express is not None:
             self._express = Express(scheduler, executor.cost, self._just_now, self._tell)
@@ -92,6 +96,25 @@ class FleetReplica(Replica):
             self._express.flight.catch_up(self._instant.horizon_ps)
         elif self._plan is not None:
             self._scheduler.extend(self._plan, self._executor.begun(self._instant.horizon_ps))
+
+    @property
+    def num_queued(self) -> int:
+        """Requests that wait here."""
+        return len(self._scheduler.waiting)
+
+    @property
+    def num_referenced_at_least(self) -> int:
+        """Blocks held now, or fewer: until it ends, a span that flies but takes some. What else runs catches up."""
+        if not self._flies:
+            self.catch_up()
+        return self._tables.pool.num_referenced
+
+    def has_nothing_of(self, request: Request) -> bool:
+        """Whether not even the beginning of its prompt is cached here now, as far as that can be told without catching
+        up. What flies publishes no beginnings, where every prompt fills a block; and it may evict, but that is no more.
+        """
+        is_settled = self._beginnings_are_known and (self._flies or self._plan is None)
+        return is_settled and not self._tables.has_beginning(request)
 
     def take(self, given: Input) -> None:
         """An arrival or a cancellation, now."""
@@ -163,33 +186,3 @@ class FleetReplica(Replica):
     def _halt(self, stop: Stop, at_ps: int) -> None:
         assert self._express is not None
         super()._halt(stop, self._express.flight.span_end_ps if stop is Stop.FLYING else at_ps)
-
-
-class LiveView:
-    """Implements `core.routing.ReplicaView`."""
-
-    def __init__(self, replica: FleetReplica, scheduler: Scheduler) -> None:
-        self._replica = replica
-        self._scheduler = scheduler
-        self.num_outstanding = 0  # kept by the router
-        self.num_blocks = scheduler.tables.pool.num_blocks
-
-    @property
-    def num_waiting(self) -> int:
-        return len(self._scheduler.waiting)
-
-    @property
-    def num_running(self) -> int:
-        return len(self._scheduler.running)
-
-    @property
-    def num_referenced_blocks(self) -> int:
-        self._replica.catch_up()
-        return self._scheduler.tables.pool.num_referenced
-
-    def num_cached_tokens(self, request: Request) -> int:
-        tables = self._scheduler.tables
-        if not tables.prefix_caching:
-            return 0
-        self._replica.catch_up()
-        return tables.num_cached_tokens(request)

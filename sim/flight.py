@@ -45,8 +45,15 @@ class Flight:
 
     def catch_up(self, until_ps: int) -> None:
         """Takes the steps of the span in flight that begin before `until_ps`; `end_ps` is then when they end."""
-        if self.num_steps < self.max_steps:
+        if self.end_ps < until_ps and self.num_steps < self.max_steps:
             self.lengthen(until_ps)
+
+    def step_end_ps(self, now_ps: int) -> int:
+        """When the step ends that runs at this time, be it taken yet or not; one that ends just now runs still."""
+        if self.end_ps >= now_ps:
+            return self.end_ps
+        num_steps = min(self.max_steps, even_num_begun(self.first_ps, self.growth_ps, now_ps - self.now_ps))
+        return self.now_ps + even_total_ps(self.first_ps, self.growth_ps, num_steps)
 
     def lengthen(self, until_ps: int) -> None:
         """To all steps that begin before the horizon."""

@@ -24,12 +24,14 @@ def simulate_fleet(
     cost: CostModel = UNIT_STEPS,
     arrivals: Arrivals = Arrivals.RECORDED,
     concurrency: int = 1,
+    one_clock: bool = False,
 ) -> list[Run]:
-    """Replays the trace to its end; a run for each replica."""
+    """Replays the trace to its end; a run for each replica. `one_clock`: even where each could go on by itself."""
     schedulers = [
         scheduler_of(replace(settings, seed=number), by_runs=settings.spans) for number in range(num_replicas)
     ]
     source = TraceSource(trace, ReplayConfig(settings.block_size, arrivals, concurrency))
+    source.follows_at_once |= one_clock
 
     def make(now: Callable[[], int]) -> RoutingPolicy:
         return routing(PolicyEnv(now, settings.num_blocks, settings.block_size, settings.seed))

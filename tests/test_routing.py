@@ -16,10 +16,11 @@ from test_spans import assert_equal, assert_sound
 from workloads import Workload, workloads
 from world import Run, Settings, trace_of
 
-from core.content import PrivateKeys
+from core.content import BlockKeys, HashKeys, PrivateKeys
 from core.errors import InputError
 from core.interfaces import PolicyEnv
 from core.request import Request
+from core.routing import Replicas, RoutingPolicy
 from core.units import PS_PER_S
 from kvtwin.placement import bare_request
 from policies.routing.cache_aware import CacheAware
@@ -31,29 +32,55 @@ from policies.routing.prefix_aware import PrefixAware
 from policies.routing.random import Random
 from policies.routing.round_robin import RoundRobin
 from policies.routing.session_affinity import SessionAffinity
+from policies.routing.spreading import spread
+
+
+class Curious(RoutingPolicy):
+    """Goes by all that it is told and can see, and when: what differs anywhere leads elsewhere."""
+
+    def __init__(self, env: PolicyEnv) -> None:
+        super().__init__(env)
+        self.told: list[tuple[int, ...]] = []
+
+    def route(self, request: Request, replicas: Replicas) -> int:
+        seen = [(view.num_outstanding, view.num_waiting, view.num_running) for view in replicas]
+        cached, fewest = replicas.num_cached_tokens(request), replicas.with_fewest_referenced_blocks()
+        assert (cached, fewest) == (Replicas.num_cached_tokens(replicas, request), _fewest(replicas))
+        return spread(self.env.now(), self.told, seen, cached, fewest) % len(replicas)
+
+    def on_done(self, request: Request, replica: int) -> None:
+        self.told.append((self.env.now(), request.request_id, request.finish_ps, replica))
+
+
+def _fewest(replicas: Replicas) -> list[int]:
+    return Replicas.with_fewest_referenced_blocks(replicas)
+
 
 STATIC = [RoundRobin, Random, Hash]
-ROUTINGS = [*STATIC, LeastOutstanding, PowerOfTwo, LeastKVUse, SessionAffinity, PrefixAware, CacheAware]
+LOOKING = [LeastOutstanding, PowerOfTwo, LeastKVUse, SessionAffinity, PrefixAware, CacheAware]
+ROUTINGS = [*STATIC, *LOOKING, Curious, Curious, Curious]
 
 
 def fleet_of(workload: Workload, num_replicas: int, routing: type, spans: bool) -> list[Run]:
     chosen = replace(workload.settings, spans=spans, asynchronous=False)
     return simulate_fleet(
-        workload.trace, chosen, num_replicas, routing, workload.cost, workload.arrivals, workload.concurrency
+        workload.trace,
+        chosen,
+        num_replicas,
+        routing,
+        workload.cost,
+        workload.arrivals,
+        workload.concurrency,
+        one_clock=not spans,
     )
-
-
-def on_one_clock(routing: type) -> type:
-    """The same policy, which hears of ends: so all that happens happens in one order."""
-    return type(routing.__name__, (routing,), {"on_done": lambda self, *told: routing.on_done(self, *told)})
 
 
 @settings(max_examples=120, deadline=None, derandomize=True)
 @given(workload=workloads(), num_replicas=st.integers(2, 4), routing=st.sampled_from(ROUTINGS))
 def test_a_fleet_decides_in_spans_as_in_single_steps(workload: Workload, num_replicas: int, routing: type) -> None:
-    """And replicas that go on by themselves, as they do where they can, as on one clock."""
+    """And replicas that go on by themselves, as they do where they can, as on the one clock of the single steps."""
     spans = fleet_of(workload, num_replicas, routing, True)
-    steps = fleet_of(workload, num_replicas, on_one_clock(routing), False)
+    steps = fleet_of(workload, num_replicas, routing, False)
     assert places(spans) == places(steps)
     for ours, theirs in zip(spans, steps, strict=True):
         assert_equal(ours, theirs)
@@ -76,7 +103,7 @@ class View:
 
 
 def routed(policy: type, *views: View, request: Request | None = None, **parameters: Any) -> int:
-    return policy(env(), **parameters).route(request or asked(0), list(views))
+    return policy(env(), **parameters).route(request or asked(0), Replicas(views))
 
 
 def env(seed: int = 0, now: Any = lambda: 0) -> PolicyEnv:
@@ -85,7 +112,10 @@ def env(seed: int = 0, now: Any = lambda: 0) -> PolicyEnv:
 
 def asked(number: int, text: int | None = None, num_prompt: int = 64, session: int = 0) -> Request:
     """Requests of equal `text` have prompts of equal blocks of 16."""
-    keys = PrivateKeys(number if text is None else 1000 + text)
+    if text is None:
+        keys: BlockKeys = PrivateKeys(number)
+    else:
+        keys = HashKeys(number, range(1000 * text, 1000 * text + num_prompt // 16), 16, 16, num_prompt)
     return Request(number, 0, num_prompt, 8, keys, session_id=session)
 
 
@@ -130,14 +160,14 @@ def test_the_shortest_queue_is_joined_and_the_first_of_equals():
 def test_the_better_of_two_choices_is_taken():
     """With two replicas both are drawn; of ten, number n wins (9 - n) of 45 draws."""
     assert [routed(PowerOfTwo, View(2), View(1), num_choices=2) for _ in range(3)] == [1, 1, 1]
-    policy, views = PowerOfTwo(env()), [View(number) for number in range(10)]
+    policy, views = PowerOfTwo(env()), Replicas(View(number) for number in range(10))
     chosen = [policy.route(asked(number), views) for number in range(1000)]
     assert np.bincount(chosen, minlength=10).tolist() == [196, 185, 161, 114, 115, 93, 64, 52, 20, 0]
 
 
 def test_two_choices_flatten_what_one_choice_leaves_uneven():
     """Balls into bins: 1,000 into 1,000. One choice: about log n / log log n; two: about log log n / log 2."""
-    policy, views = PowerOfTwo(env()), [View() for _ in range(1000)]
+    policy, views = PowerOfTwo(env()), Replicas(View() for _ in range(1000))
     for number in range(1000):
         views[policy.route(asked(number), views)].num_outstanding += 1
     thrown = np.bincount([Random(env()).place(asked(number), 1000) for number in range(1000)])
@@ -149,7 +179,7 @@ def test_least_kv_use_counts_blocks_and_then_requests():
 
 
 def test_a_session_stays_until_its_home_is_too_full():
-    policy, views = SessionAffinity(env(), max_excess=2), [View(1), View(0)]
+    policy, views = SessionAffinity(env(), max_excess=2), Replicas([View(1), View(0)])
     assert policy.route(asked(0, session=4), views) == 1
     views[1].num_outstanding = 3
     assert policy.route(asked(1, session=4), views) == 1
@@ -164,8 +194,8 @@ def test_prefix_aware_weighs_prefill_against_what_is_there():
     tokens without a token yet: 1 x (1 + 10) + 10 = 21. Replica 1 has nothing: 4 + 0.
     """
     policy = PrefixAware(env())
-    assert policy.route(asked(0, num_prompt=160), [View(), View()]) == 0
-    views = [View(num_cached_tokens=48), View()]
+    assert policy.route(asked(0, num_prompt=160), Replicas([View(), View()])) == 0
+    views = Replicas([View(num_cached_tokens=48), View()])
     assert policy.route(asked(1), views) == 1
     long = asked(2, num_prompt=160)
     policy = PrefixAware(env())
@@ -178,7 +208,7 @@ def test_prefix_aware_weighs_prefill_against_what_is_there():
 
 
 def test_prefix_aware_draws_where_it_is_warm():
-    views = [View(num_cached_tokens=48), View()]
+    views = Replicas([View(num_cached_tokens=48), View()])
     chosen = [routed(PrefixAware, *views, temperature=0.5) for _ in range(5)]
     assert len(set(chosen)) == 1  # of one seed
     drawn = [PrefixAware(env(seed), temperature=0.5).route(asked(0), views) for seed in range(1000)]
@@ -189,7 +219,7 @@ def test_cache_aware_follows_the_prefix_until_loads_part():
     """SGLang's rules: the second request of a text goes where the first went, unless that one has 32 more and the
     other has none; a new text goes to the replica that was sent the least.
     """
-    policy, views = CacheAware(env()), [View(), View()]
+    policy, views = CacheAware(env()), Replicas([View(), View()])
     assert policy.route(asked(0, text=1), views) == 0
     assert policy.route(asked(1, text=2), views) == 1
     assert policy.route(asked(2, text=3, num_prompt=160), views) == 0
@@ -204,11 +234,24 @@ def test_cache_aware_follows_the_prefix_until_loads_part():
 
 def test_cache_aware_forgets_what_was_unused_longest():
     now = [0]
-    policy, views = CacheAware(env(now=lambda: now[0]), max_tree_blocks=4, eviction_interval_s=1.0), [View(), View()]
+    policy, views = (
+        CacheAware(env(now=lambda: now[0]), max_tree_blocks=4, eviction_interval_s=1.0),
+        Replicas([View(), View()]),
+    )
     assert [policy.route(asked(number, text=number), views) for number in range(4)] == [0, 1, 0, 1]
     now[0] = 2 * 10**12
     assert policy.route(asked(4, text=2), views) == 0  # remembered
     assert policy.route(asked(5, text=1), views) == 0  # forgotten: a new text, and both were sent as much
+
+
+def test_cache_aware_forgets_a_part_of_a_prompt_that_no_other_has():
+    """Six blocks and five, of which four each are kept: both were sent as much, and the first of equals is taken."""
+    now = [0]
+    policy, views = CacheAware(env(now=lambda: now[0]), max_tree_blocks=4), Replicas([View(), View()])
+    assert [policy.route(asked(number, num_prompt=num), views) for number, num in enumerate([96, 80])] == [0, 1]
+    now[0] = 60 * 10**12
+    assert policy.route(asked(2), views) == 0
+    assert policy.route(asked(3), views) == 1  # 8 and 4
 
 
 @pytest.mark.parametrize(

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 from core.decision_log import first_difference
 from core.interfaces import PolicyEnv
 from core.request import Request
-from core.routing import ReplicaView, RoutingPolicy, StaticRouting
+from core.routing import Replicas, ReplicaView, RoutingPolicy, StaticRouting
 from kvtwin.conformance.fault import NotChecked, PolicyFault
 from kvtwin.conformance.line_meter import MOST_LINES_A_CALL, Endless, LineMeter
 from kvtwin.conformance.routed_workloads import Routed, run_routed_workload
@@ -68,7 +68,7 @@ def _ask_backwards(subject: Subject, workload: Workload) -> None:
         policy: RoutingPolicy = subject.factory(env)
         answer = policy.route
 
-        def route(request: Request, replicas: Sequence[ReplicaView]) -> int:
+        def route(request: Request, replicas: Replicas) -> int:
             asked[request.request_id] = request
             return answer(request, replicas)
 
@@ -106,9 +106,9 @@ def _watched(subject: Subject, env: PolicyEnv) -> RoutingPolicy:
     return policy
 
 
-def _asked(answer: Callable[..., int], request: Request, replicas: Sequence[ReplicaView]) -> int:
+def _asked(answer: Callable[..., int], request: Request, replicas: Replicas) -> int:
     try:
-        number = LineMeter(MOST_LINES_A_CALL).call(answer, request, [_Untouchable(view) for view in replicas])
+        number = LineMeter(MOST_LINES_A_CALL).call(answer, request, Replicas(map(_Untouchable, replicas)))
     except Endless:
         raise PolicyFault(ENDS, "route does not end") from None
     if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number < len(replicas):

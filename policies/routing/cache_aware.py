@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from core.errors import InputError
 from core.interfaces import BlockKey, PolicyEnv
 from core.request import Request
-from core.routing import ReplicaView, RoutingPolicy
+from core.routing import Replicas, RoutingPolicy
 
 
 class CacheAware(RoutingPolicy):
@@ -50,20 +50,24 @@ class CacheAware(RoutingPolicy):
         self._interval_ps = round(eviction_interval_s * 1e12)
         self._max_tree_blocks = max_tree_blocks
         self._next_eviction_ps = self._interval_ps
-        self._sent: list[OrderedDict[BlockKey, None]] = []  # by replica, oldest use first
+        # By replica, oldest use first: blocks by their keys, and the blocks of a prompt that no other has, as one.
+        self._sent: list[OrderedDict[BlockKey, int]] = []
+        self._num_sent: list[int] = []  # blocks, by replica
         self._last: dict[BlockKey, int] = {}  # block -> the replica that was sent it last
 
-    def route(self, request: Request, replicas: Sequence[ReplicaView]) -> int:
-        self._sent = self._sent or [OrderedDict() for _ in replicas]
+    def route(self, request: Request, replicas: Replicas) -> int:
+        loads = replicas.num_outstanding()
+        if not self._sent:
+            self._sent, self._num_sent = [OrderedDict() for _ in loads], [0] * len(loads)
         self._forget()
-        keys = request.keys.keys(0, request.num_prompt_tokens // self.env.block_size_tokens)
-        loads = [replica.num_outstanding for replica in replicas]
+        num_blocks = request.num_prompt_tokens // self.env.block_size_tokens
+        keys = request.keys.keys(0, min(num_blocks, request.keys.num_shared))
         most, least = max(loads), min(loads)
         if most - least > self._balance_abs_threshold and most > least * self._balance_rel_threshold:
             chosen = loads.index(least)
         else:
             chosen = self._by_prefix(request, keys)
-        self._remember(chosen, keys)
+        self._remember(chosen, request, keys, num_blocks - len(keys))
         return chosen
 
     def _by_prefix(self, request: Request, keys: Sequence[BlockKey]) -> int:
@@ -75,23 +79,31 @@ class CacheAware(RoutingPolicy):
         num_tokens = num_matched * self.env.block_size_tokens
         if num_tokens > self._cache_threshold * request.num_prompt_tokens:
             return owner
-        sizes = list(map(len, self._sent))
-        return sizes.index(min(sizes))
+        return self._num_sent.index(min(self._num_sent))
 
-    def _remember(self, number: int, keys: Sequence[BlockKey]) -> None:
+    def _remember(self, number: int, request: Request, keys: Sequence[BlockKey], num_own: int) -> None:
         """Leaf to root: beginnings are used last, and outlive what continues them."""
         sent = self._sent[number]
+        if num_own:
+            sent[request.keys.key(len(keys))] = num_own
+        num_before = len(sent)
         for key in reversed(keys):
-            sent[key] = None
+            sent[key] = 1
             sent.move_to_end(key)
             self._last[key] = number
+        self._num_sent[number] += num_own + len(sent) - num_before
 
     def _forget(self) -> None:
         if self.env.now() < self._next_eviction_ps:
             return
         self._next_eviction_ps = self.env.now() + self._interval_ps
         for number, sent in enumerate(self._sent):
-            while len(sent) > self._max_tree_blocks:
-                key, _ = sent.popitem(last=False)
+            while (num_over := self._num_sent[number] - self._max_tree_blocks) > 0:
+                key, num_blocks = next(iter(sent.items()))
+                if num_blocks > num_over:
+                    sent[key] -= num_over  # in its place
+                else:
+                    del sent[key]
+                self._num_sent[number] -= min(num_blocks, num_over)
                 if self._last.get(key) == number:
-                    self._last.pop(key)
+                    del self._last[key]

@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from operator import attrgetter
-
 from core.request import Request
-from core.routing import ReplicaView, RoutingPolicy
-
-_num_outstanding = attrgetter("num_outstanding")
+from core.routing import Replicas, RoutingPolicy
 
 
 class LeastOutstanding(RoutingPolicy):
@@ -17,6 +12,6 @@ class LeastOutstanding(RoutingPolicy):
     Source: join the shortest queue (Winston 1977); LOR in Vidur (MLSys'24); least_conn of nginx and Envoy.
     """
 
-    def route(self, request: Request, replicas: Sequence[ReplicaView]) -> int:
-        loads = list(map(_num_outstanding, replicas))
+    def route(self, request: Request, replicas: Replicas) -> int:
+        loads = replicas.num_outstanding()
         return loads.index(min(loads))

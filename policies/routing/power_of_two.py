@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
 
 from core.errors import InputError
 from core.interfaces import PolicyEnv
 from core.request import Request
-from core.routing import ReplicaView, RoutingPolicy
+from core.routing import Replicas, RoutingPolicy
 
 
 class PowerOfTwo(RoutingPolicy):
@@ -25,6 +24,7 @@ class PowerOfTwo(RoutingPolicy):
         self._num_choices = num_choices
         self._draw = random.Random(f"{env.seed}/routing")
 
-    def route(self, request: Request, replicas: Sequence[ReplicaView]) -> int:
-        drawn = self._draw.sample(range(len(replicas)), min(self._num_choices, len(replicas)))
-        return min(drawn, key=lambda number: replicas[number].num_outstanding)
+    def route(self, request: Request, replicas: Replicas) -> int:
+        loads = replicas.num_outstanding()
+        drawn = self._draw.sample(range(len(loads)), min(self._num_choices, len(loads)))
+        return min(drawn, key=loads.__getitem__)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
 from math import exp
 
 from core.errors import InputError
 from core.interfaces import PolicyEnv
 from core.request import Request
-from core.routing import ReplicaView, RoutingPolicy
+from core.routing import Replicas, RoutingPolicy
 
 
 class PrefixAware(RoutingPolicy):
@@ -32,34 +31,36 @@ class PrefixAware(RoutingPolicy):
         self._overlap_weight = overlap_weight
         self._temperature = temperature
         self._draw = random.Random(f"{env.seed}/routing")
-        self._prefills: dict[int, dict[Request, int]] = {}  # by replica: tokens to compute, of who has no token yet
-        self._prefill_tokens: dict[int, int] = {}
-        self._decode_blocks: dict[int, int] = {}
+        # By replica, as long as its oldest has no token yet: tokens to compute of each prompt routed there.
+        self._prefills: dict[int, dict[Request, int]] = {}
+        self._prefill_tokens: list[int] = []  # their sums, by replica
+        self._decode_blocks: list[int] = []
 
-    def route(self, request: Request, replicas: Sequence[ReplicaView]) -> int:
-        size = self.env.block_size_tokens
-        missing = [request.num_prompt_tokens - replica.num_cached_tokens(request) for replica in replicas]
+    def route(self, request: Request, replicas: Replicas) -> int:
+        size, weight, num_prompt = self.env.block_size_tokens, self._overlap_weight, request.num_prompt_tokens
+        cached = replicas.num_cached_tokens(request)
+        if not self._prefill_tokens:
+            self._prefill_tokens, self._decode_blocks = [0] * len(cached), [0] * len(cached)
+        self._pass_over_computed()
         costs = [
-            self._overlap_weight * (self._tokens_ahead(number) + num_missing) / size
-            + self._decode_blocks.get(number, 0)
-            for number, num_missing in enumerate(missing)
+            weight * (num_ahead + num_prompt - num_cached) / size + num_blocks
+            for num_ahead, num_cached, num_blocks in zip(self._prefill_tokens, cached, self._decode_blocks, strict=True)
         ]
         chosen = costs.index(min(costs)) if self._temperature == 0 else self._drawn(costs)
-        self._prefills[chosen][request] = missing[chosen]
-        self._prefill_tokens[chosen] += missing[chosen]
-        self._decode_blocks[chosen] = self._decode_blocks.get(chosen, 0) + self._num_blocks(request)
+        self._prefills.setdefault(chosen, {})[request] = num_prompt - cached[chosen]
+        self._prefill_tokens[chosen] += num_prompt - cached[chosen]
+        self._decode_blocks[chosen] += self._num_blocks(request)
         return chosen
 
-    def _tokens_ahead(self, number: int) -> int:
-        """Prompt tokens routed to the replica before the first that still waits for its first token are computed."""
-        prefills = self._prefills.setdefault(number, {})
-        self._prefill_tokens.setdefault(number, 0)
-        while prefills:
-            oldest = next(iter(prefills))
-            if oldest.first_token_ps < 0:
-                break
-            self._prefill_tokens[number] -= prefills.pop(oldest)
-        return self._prefill_tokens[number]
+    def _pass_over_computed(self) -> None:
+        """Prompts before the first that still waits for its first token."""
+        for number, prefills in [*self._prefills.items()]:
+            for oldest in [*prefills]:
+                if oldest.first_token_ps < 0:
+                    break
+                self._prefill_tokens[number] -= prefills.pop(oldest)
+            if not prefills:
+                del self._prefills[number]
 
     def _num_blocks(self, request: Request) -> int:
         return -(-request.num_prompt_tokens // self.env.block_size_tokens)
@@ -71,5 +72,5 @@ class PrefixAware(RoutingPolicy):
         return self._draw.choices(range(len(costs)), weights)[0]
 
     def on_done(self, request: Request, replica: int) -> None:
-        self._prefill_tokens[replica] -= self._prefills[replica].pop(request, 0)
+        self._prefill_tokens[replica] -= self._prefills.get(replica, {}).pop(request, 0)
         self._decode_blocks[replica] -= self._num_blocks(request)

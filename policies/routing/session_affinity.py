@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from core.errors import InputError
 from core.interfaces import PolicyEnv
 from core.request import Request
-from core.routing import ReplicaView, RoutingPolicy
+from core.routing import Replicas, RoutingPolicy
 
 
 class SessionAffinity(RoutingPolicy):
@@ -25,11 +23,11 @@ class SessionAffinity(RoutingPolicy):
         self._max_excess = max_excess
         self._home: dict[int, int] = {}
 
-    def route(self, request: Request, replicas: Sequence[ReplicaView]) -> int:
+    def route(self, request: Request, replicas: Replicas) -> int:
         home = self._home.get(request.session_id)
         if home is not None and self._max_excess is None:
             return home
-        loads = [replica.num_outstanding for replica in replicas]
+        loads = replicas.num_outstanding()
         least = min(loads)
         if home is None or (self._max_excess is not None and loads[home] > least + self._max_excess):
             home = self._home[request.session_id] = loads.index(least)

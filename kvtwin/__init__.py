@@ -37,7 +37,7 @@ from core.interfaces import (
     Shortage,
 )
 from core.request import Request
-from core.routing import ReplicaView, RoutingPolicy, StaticRouting
+from core.routing import Replicas, ReplicaView, RoutingPolicy, StaticRouting
 
 if TYPE_CHECKING:
     from kvtwin.api import compare, run_engine, simulate
@@ -64,6 +64,7 @@ __all__ = [
     "PriorityEviction",
     "QueuePolicy",
     "ReplicaView",
+    "Replicas",
     "Request",
     "RoutingPolicy",
     "Running",

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from array import array
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 Ints = NDArray[np.int64]
 
-EACH = -2  # in a head: every row of the run has an owner of its own
+EACH: Final = -2  # in a head: every row of the run has an owner of its own
 
 
 class DecisionDigest:

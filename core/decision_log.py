@@ -10,6 +10,7 @@ from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import Final
 
 import numpy as np
 
@@ -39,7 +40,7 @@ class Event(IntEnum):
     MOVE = 16  # within the device's pool; block: where its content goes
 
 
-NO_REQUEST = -1
+NO_REQUEST: Final = -1
 _RUNS_A_CHUNK = 1 << 16
 
 

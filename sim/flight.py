@@ -76,7 +76,7 @@ class Flight:
         """As `_extend`, where nothing but these blocks, which lie free, is taken: all of them at once."""
         batch, pool, tables, recorder, log = self._batch, self._pool, self._tables, self._recorder, self._log
         free, size, buckets, internal = tables.free_ids, tables.block_size, batch.buckets, recorder.step_internal_tokens
-        heads, owners = log.heads, log.owners
+        heads, owners, first_step, alloc = log.heads, log.owners, self._scheduler.step, int(Event.ALLOC)
         ids = free[: -num_blocks - 1 : -1]
         del free[len(free) - num_blocks :]
         log.values += ids
@@ -84,11 +84,11 @@ class Flight:
         num_referenced, num_taken, clock = pool.num_referenced, 0, batch.clock
         referenced: list[int] = []
         pool.num_available -= num_blocks
-        step = first_step = self.num_steps
+        step = counted = self.num_steps  # `counted` by the recorder
         while step < num_steps:
             crossing = buckets[clock % size]
             if crossing:
-                heads += (self._scheduler.step + step, Event.ALLOC, EACH, len(crossing))
+                heads += (first_step + step, alloc, EACH, len(crossing))
                 for sequence in crossing.values():
                     table = sequence.tables[0]
                     table.append(block_ids[num_taken])
@@ -97,7 +97,7 @@ class Flight:
                     if len(table) == sequence.num_peak_blocks:
                         tables.note_surplus(sequence)
                 if step and tables.num_surplus_tokens != internal.last:
-                    internal.note(recorder.num_steps_begun + step - first_step, tables.num_surplus_tokens)
+                    internal.note(recorder.num_steps_begun + step - counted, tables.num_surplus_tokens)
             if step and num_taken == num_blocks:
                 referenced += [num_referenced + num_taken] * (num_steps - step)
                 clock += num_steps - step
@@ -107,7 +107,7 @@ class Flight:
             else:
                 pool.num_referenced = num_referenced + num_taken
                 recorder.on_step(pool, tables.num_surplus_tokens)
-                first_step = 1
+                counted = 1
             step += 1
             clock += 1
         pool.num_referenced = num_referenced + num_blocks

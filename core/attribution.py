@@ -35,15 +35,11 @@ class _Takings:
     """Evictions that were made for one request at one time, as columns; evictions are numbered along the run."""
 
     first: array[int] = field(default_factory=lambda: array("q"))  # its first eviction
-    step: array[int] = field(default_factory=lambda: array("q"))
-    time_ps: array[int] = field(default_factory=lambda: array("q"))
-    owner: array[int] = field(default_factory=lambda: array("q"))
+    rows: array[int] = field(default_factory=lambda: array("q"))  # step, picoseconds, who has the memory, over and over
 
     def add(self, first: int, step: int, time_ps: int, owner: int) -> None:
         self.first.append(first)
-        self.step.append(step)
-        self.time_ps.append(time_ps)
-        self.owner.append(owner)
+        self.rows.extend((step, time_ps, owner))
 
 
 class Attribution(ABC):
@@ -55,19 +51,20 @@ class Attribution(ABC):
         self._log = log
         self._now = now
         self._block_size = block_size
-        self._is_costly = bytearray()  # by the number of the eviction
+        self._num_evicted = 0
+        self._is_costly = bytearray()  # by the number of the eviction, of those before some
         self._takings = _Takings()
         self._unowned = array("q")  # blocks that were evicted in the taking at hand
 
-    def _note(self, block_ids: Sequence[int]) -> None:
-        """The next numbers are those of the evictions of these blocks. For whom is told with the next taking."""
-        self._is_costly.extend(bytes(len(block_ids)))
+    def note_evicted(self, block_ids: Sequence[int]) -> None:
+        """The evictions of these blocks are the next by number. For whom they were is told with the next taking."""
+        self._num_evicted += len(block_ids)
         self._unowned.extend(block_ids)
 
     def taken_by(self, owner: int) -> None:
         """What was evicted since the last taking was evicted for this request."""
         if self._unowned:
-            self._takings.add(len(self._is_costly) - len(self._unowned), self._log.step, self._now(), owner)
+            self._takings.add(self._num_evicted - len(self._unowned), self._log.step, self._now(), owner)
             del self._unowned[:]
 
     @property
@@ -81,7 +78,7 @@ class Attribution(ABC):
             self.taken_by(owners[0])
             return
         owner_of = dict(zip(block_ids, owners, strict=True))
-        step, now_ps, first = self._log.step, self._now(), len(self._is_costly) - len(self._unowned)
+        step, now_ps, first = self._log.step, self._now(), self._num_evicted - len(self._unowned)
         for number, block_id in enumerate(self._unowned, first):
             self._takings.add(number, step, now_ps, owner_of.get(block_id, NO_REQUEST))
         del self._unowned[:]
@@ -106,28 +103,34 @@ class Attribution(ABC):
         sequence.first_lost += num_blocks
         request, takings = sequence.request, self._takings
         request.num_recomputed_evicted_tokens += len(charged) * self._block_size
+        is_costly = self._is_costly
+        is_costly.extend(bytes(self._num_evicted - len(is_costly)))
         num_blocks_by_taking: dict[int, int] = {}
-        first = end = 0  # the evictions of the taking at hand
+        taking, first, end, num_by_it = -1, 0, 0, 0  # the taking at hand, and its evictions
         for number in charged:
             if not first <= number < end:
-                taking = bisect_right(takings.first, number) - 1
+                if num_by_it:
+                    num_blocks_by_taking[taking] = num_blocks_by_taking.get(taking, 0) + num_by_it
+                taking, num_by_it = bisect_right(takings.first, number) - 1, 0
                 first = takings.first[taking]
-                end = takings.first[taking + 1] if taking + 1 < len(takings.first) else len(self._is_costly)
-            num_blocks_by_taking[taking] = num_blocks_by_taking.get(taking, 0) + 1
-            if not self._is_costly[number]:
-                self._is_costly[number] = 1
+                end = takings.first[taking + 1] if taking + 1 < len(takings.first) else self._num_evicted
+            num_by_it += 1
+            if not is_costly[number]:
+                is_costly[number] = 1
                 self.num_costly += 1
+        num_blocks_by_taking[taking] = num_blocks_by_taking.get(taking, 0) + num_by_it
         for taking, num in num_blocks_by_taking.items():
             self._add(request.request_id, taking, num * self._block_size)
 
     def _add(self, request_id: int, taking: int, num_tokens: int) -> None:
         rows, takings = self.charges, self._takings
+        step, time_ps, owner = takings.rows[3 * taking : 3 * taking + 3]
         rows.request_id.append(request_id)
         rows.num_tokens.append(num_tokens)
         rows.computed_ps.append(self._now())
-        rows.evicted_ps.append(takings.time_ps[taking])
-        rows.evicted_step.append(takings.step[taking])
-        rows.evicted_for.append(takings.owner[taking])
+        rows.evicted_ps.append(time_ps)
+        rows.evicted_step.append(step)
+        rows.evicted_for.append(owner)
 
 
 class BlockAttribution(Attribution):
@@ -145,9 +148,9 @@ class BlockAttribution(Attribution):
 
     def evicted(self, keys: Sequence[BlockKey | None], block_ids: Sequence[int]) -> None:
         """Blocks lose content that was known by these keys (None: to nobody)."""
-        first = len(self._is_costly)
+        first = self._num_evicted
         self._lost.update(zip(keys, range(first, first + len(keys)), strict=True))
-        self._note(block_ids)
+        self.note_evicted(block_ids)
 
     def look_ahead(self, sequence: RequestSequence, num_computed: int) -> None:
         first, last = num_computed // self._block_size, (sequence.num_known - 1) // self._block_size

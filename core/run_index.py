@@ -3,22 +3,33 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
 
 from core.content import BlockKeys
-from core.numbered_text import NONE, ContentNumbers, NumberedText
+from core.numbered_text import NO_TEXT, NONE, ContentNumbers, NumberedText
+
+_NO_IDS = array("q")
 
 
 class RunIndex:
     """As `HashIndex`, of ids, by the numbers of contents. No content outlives what is before it in its text.
 
-    Content that only its own sequence could ask for enters when that may come back.
+    Content that only its own sequence could ask for enters when that may come back. Losses are counted along the run;
+    16 bytes for each content that was ever met, whether or not it is held.
     """
 
     def __init__(self) -> None:
         self.numbers = ContentNumbers()
         self._oldest = array("q")  # by number: the block that has held this content for longest; -1: none does
         self._younger: dict[int, list[int]] = {}
+        # By number: as which loss this content was last evicted, and its number, added up; -1: it never was. Evictions
+        # go from the leaf on, so along a piece of a text the sum stays the same.
+        self._lost = array("q")
+        self._num_losses = 0
+        # Losses that are not yet in the columns: of a text, whose blocks are `_pending_ids`, places [begin, end).
+        self._pending_text = NO_TEXT
+        self._pending_ids = array("q")
+        self._pending_begin = self._pending_end = 0
+        self._pending_sum = 0  # what those at place 0 would have in `_lost`, less its number
 
     def text(self, keys: BlockKeys) -> NumberedText:
         text = self.numbers.text(keys)
@@ -29,14 +40,12 @@ class RunIndex:
         num_new = self.numbers.num_numbers - len(self._oldest)
         if num_new:
             self._oldest += NONE * num_new
-
-    def get(self, number: int) -> int | None:
-        """The oldest block that holds this content. O(1)."""
-        block_id = self._oldest[number]
-        return None if block_id < 0 else block_id
+            self._lost += NONE * num_new
 
     def leading(self, text: NumberedText, num_blocks: int) -> array[int]:
         """Blocks of the longest run of its content, from its first block on, and no more than so many, that is held."""
+        if self._pending_end:
+            self._settle()
         found = array("q")
         oldest = self._oldest
         for begin, end, shift in text.pieces(0, min(num_blocks, text.num_numbered)):
@@ -62,6 +71,8 @@ class RunIndex:
 
     def num_leading(self, keys: BlockKeys, num_blocks: int) -> int:
         """As many as `leading` finds of a text that need not come in: it gets no numbers."""
+        if self._pending_end:
+            self._settle()
         num_held, oldest = 0, self._oldest
         for number in self.numbers.known(keys):
             for part in range(number, number + keys.blocks_a_name):
@@ -72,6 +83,8 @@ class RunIndex:
 
     def insert(self, text: NumberedText, first: int, last: int, ids: array[int]) -> None:
         """Its blocks from place `first` up to, not including, `last` are these: some perhaps known to be so already."""
+        if self._pending_end:
+            self._settle()
         oldest = self._oldest
         for begin, end, shift in text.pieces(first, last):
             place = begin
@@ -96,19 +109,63 @@ class RunIndex:
             self._make_room()
             self.insert(text, first, last, table[first:last])
 
+    def forget(self, text: NumberedText, first: int, last: int, ids: array[int]) -> None:
+        """The content of its blocks from place `last` - 1 down to `first` is evicted: `ids[place]` holds it no more.
+        The next oldest with the same content serve from now on.
+
+        Decodes evict a run block by block, and nobody asks in between: what is adjacent is noted at once, later.
+        """
+        count = self._num_losses + last - 1
+        self._num_losses += last - first
+        if self._pending_end:
+            if self._pending_ids is ids and self._pending_begin == last and self._pending_sum == count:
+                self._pending_begin = first
+                return
+            self._settle()
+        self._pending_text, self._pending_ids, self._pending_begin, self._pending_end = text, ids, first, last
+        self._pending_sum = count
+
+    def _settle(self) -> None:
+        ids, count = self._pending_ids, self._pending_sum
+        for begin, end, shift in self._pending_text.pieces(self._pending_begin, self._pending_end):
+            first, last = begin + shift, end + shift
+            self._lost[first:last] = array("q", (count + shift,)) * (end - begin)
+            if self._younger and self._has_younger(first, last):
+                for place in range(begin, end):
+                    self._remove(place + shift, ids[place])
+            else:
+                self._oldest[first:last] = NONE * (end - begin)
+        self._pending_text, self._pending_ids, self._pending_end = NO_TEXT, _NO_IDS, 0
+
+    def losses(self, text: NumberedText, first: int, last: int) -> list[int]:
+        """By which loss its blocks from place `first` up to, not including, `last` are not found, up to the first of
+        which there was none. One that is held, but behind a lost one, is lost by that.
+        """
+        if self._pending_end:
+            self._settle()
+        found: list[int] = []
+        oldest, lost, loss = self._oldest, self._lost, -1
+        for begin, end, shift in text.pieces(first, min(last, text.num_numbered)):
+            for number in range(begin + shift, end + shift):
+                if oldest[number] < 0:
+                    loss = lost[number]
+                    if loss >= 0:
+                        loss -= number
+                if loss < 0:
+                    return found
+                found.append(loss)
+        return found
+
     def holds(self, number: int, block_id: int) -> bool:
+        if self._pending_end:
+            self._settle()
         return self._oldest[number] == block_id or block_id in self._younger.get(number, ())
 
-    def forget(self, text: NumberedText, first: int, last: int, ids: Sequence[int]) -> None:
-        """Its blocks from place `first` up to, not including, `last`, which were these, hold it no more. The next
-        oldest with the same content serve from now on.
-        """
-        for begin, end, shift in text.pieces(first, last):
-            if self._younger and self._has_younger(begin + shift, end + shift):
-                for place in range(begin, end):
-                    self.remove(place + shift, ids[place - first])
-            else:
-                self._oldest[begin + shift : end + shift] = NONE * (end - begin)
+    def remove(self, number: int, block_id: int) -> None:
+        """This block never had the content, which is lost by no eviction."""
+        if self._pending_end:
+            self._settle()
+        self._remove(number, block_id)
 
     def _has_younger(self, first: int, last: int) -> bool:
         """Does any of these consecutive contents stand in several blocks? O(the lesser of those, and these)."""
@@ -117,8 +174,7 @@ class RunIndex:
             return any(first <= number < last for number in younger)
         return any(number in younger for number in range(first, last))
 
-    def remove(self, number: int, block_id: int) -> None:
-        """Forgets this block."""
+    def _remove(self, number: int, block_id: int) -> None:
         younger = self._younger.get(number)
         if younger is None:
             self._oldest[number] = -1

@@ -82,14 +82,13 @@ class RunPool(Pool):
         self._run_of_each = np.frombuffer(self._run_of, dtype=np.int64)
         self._sharers: dict[int, int] = {}  # references beyond the first, of the blocks that have any
         self._most_shared = 0  # those stand at places below this in their tables
-        self._run_attribution: RunAttribution | None = None  # the pool's
 
     @property
     def num_free(self) -> int:
         return self.num_available - self.num_cached
 
     def attribute_evictions(self, now: Callable[[], int], block_size: int) -> None:
-        self.attribution = self._run_attribution = RunAttribution(self.index, self._log, now, block_size)
+        self.attribution = RunAttribution(self.index, self._log, now, block_size)
 
     # ---- taking -----------------------------------------------------------------------------------------------------
 
@@ -150,7 +149,7 @@ class RunPool(Pool):
         if num_blocks > self.num_cached:
             raise OutOfBlocksError(f"{num_blocks} blocks asked for, {self.num_available} available")
         order = self._order
-        victims = array("q")
+        victims: array[int] | None = None
         num_left = num_blocks
         while num_left:
             run = order[0]
@@ -168,30 +167,35 @@ class RunPool(Pool):
                 run.parts.pop()
                 self._num_empty += not run.parts
             ids = run.ids[start:end]
-            if start < run.text.num_numbered:
-                self._forget(run.text, start, min(end, run.text.num_numbered), ids)
             ids.reverse()
-            victims += ids
+            if start < run.text.num_numbered:
+                self._forget(run, start, end, ids)
+            if victims is None:
+                victims = ids
+            else:
+                victims += ids
             num_left -= end - start
+        assert victims is not None
         self.num_cached -= num_blocks
         self.num_evictions += num_blocks
         self._log.ids(Event.EVICT, NO_REQUEST, victims)
         return victims
 
-    def _forget(self, text: NumberedText, first: int, last: int, ids: array[int]) -> None:
-        """These blocks of a text lose their content, which may be asked for again: the leaf goes first."""
-        index, attribution, num_shared = self.index, self._run_attribution, text.num_shared
-        for place in range(last - 1, max(first, num_shared) - 1, -1):  # of its own text
-            number, block_id = text.number(place), ids[place - first]
-            if index.holds(number, block_id):
-                index.remove(number, block_id)
-                if attribution is not None:
-                    attribution.evicted(text, place, place + 1, ids[place - first : place - first + 1])
-        if first < num_shared:
-            last = min(last, num_shared)
-            index.forget(text, first, last, ids)
-            if attribution is not None:
-                attribution.evicted(text, first, last, ids[last - first - 1 :: -1])
+    def _forget(self, run: IdleRun, first: int, last: int, victims: array[int]) -> None:
+        """These blocks of a run, from the leaf on, lose their content, as far as it may be asked for again."""
+        text, index = run.text, self.index
+        if last > text.num_shared:
+            for place in range(min(last, text.num_numbered) - 1, max(first, text.num_shared) - 1, -1):
+                if index.holds(text.number(place), run.ids[place]):
+                    index.forget(text, place, place + 1, run.ids)
+                    if self.attribution is not None:
+                        self.attribution.note_evicted(run.ids[place : place + 1])
+            victims = victims[last - text.num_shared :]
+            last = text.num_shared
+        if first < last:
+            index.forget(text, first, last, run.ids)
+            if self.attribution is not None:
+                self.attribution.note_evicted(victims)
 
     # ---- hits -------------------------------------------------------------------------------------------------------
 

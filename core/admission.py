@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from core.block_tables import NO_HIT, PrefixHit
 from core.decision_log import Event
 from core.growth import first_chunk
 from core.interfaces import Admission, AdmissionPolicy, BatchRules
 from core.plan import Chunk, StepPlan
+from core.prefix_hit import NO_HIT, PrefixHit
 from core.request import Request, Sequence, Status
 
 if TYPE_CHECKING:

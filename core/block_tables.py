@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
 
 from core.block_pool import BlockPool
 from core.decision_log import DecisionLog, Event
@@ -12,26 +11,11 @@ from core.interfaces import AllocationPolicy, Block, BlockKey, EvictionPolicy
 from core.kv_group import KVGroup, group_key, group_parents
 from core.plan import BlockCopy, StepPlan
 from core.pool import Pool
-from core.radix_tree import RadixNode
+from core.prefix_hit import NO_HIT, PrefixHit
 from core.request import BlockTable, Request, Sequence
-from core.run_pool import IdlePart
 from core.running import RunningRequests
 from core.swap import HostPool
 from core.swapping import Swapping
-
-
-@dataclass(slots=True)
-class PrefixHit:
-    """Cached blocks a request may adopt: one table per KV group; None where a block left the group's window."""
-
-    num_tokens: int
-    tables: list[BlockTable]
-    num_idle: int  # blocks of it that no request references: adopting them uses up capacity
-    node: RadixNode[Block] | None = None  # where it ends, in a radix tree
-    idle_parts: list[IdlePart] | None = None  # whose those idle ones are, where the pool keeps runs
-
-
-NO_HIT = PrefixHit(0, [], 0)
 
 
 class BlockTables:

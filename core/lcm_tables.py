@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from collections.abc import Sequence as SequenceOf
-from dataclasses import replace
 from itertools import chain
 
 from core.block_pool import BlockPool
-from core.block_tables import NO_HIT, BlockTables, PrefixHit
+from core.block_tables import BlockTables
 from core.decision_log import DecisionLog, Event
 from core.interfaces import Block, EvictionPolicy
 from core.kv_group import KVGroup
 from core.large_pages import Carving, LargePageAllocation, LargePages
 from core.plan import StepPlan
+from core.prefix_hit import NO_HIT, PrefixHit
 from core.prefix_index import HashIndex
 from core.request import Sequence
 from core.running import RunningRequests
@@ -187,7 +187,8 @@ class LcmTables(BlockTables):
 
     def look_up(self, sequence: Sequence) -> PrefixHit:
         """Its idle blocks cost nothing here: until they are adopted, what it takes to hold them is part of a need."""
-        hit = replace(self.find_prefix(sequence), num_idle=0)
+        found = self.find_prefix(sequence)
+        hit = PrefixHit(found.num_tokens, found.tables, 0)
         self._found = (sequence, hit)
         return hit
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from core.block_pool import BlockPool
-from core.block_tables import BlockTables, PrefixHit
+from core.block_tables import BlockTables
 from core.decision_log import DecisionLog
 from core.errors import InputError
 from core.interfaces import AllocationPolicy, Block, BlockKey, LeafRanking
 from core.kv_group import KVGroup
 from core.plan import StepPlan
+from core.prefix_hit import PrefixHit
 from core.radix_tree import RadixNode
 from core.request import Request, Sequence
 from core.swap import HostPool, SwappedKV

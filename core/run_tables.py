@@ -6,12 +6,13 @@ from array import array
 from collections.abc import Collection, Iterable
 
 from core.block_pool import BlockPool
-from core.block_tables import NO_HIT, BlockTables, PrefixHit
+from core.block_tables import BlockTables
 from core.decision_log import DecisionLog, Event
 from core.interfaces import AllocationPolicy, EvictionPolicy
 from core.kv_group import KVGroup
 from core.numbered_text import NO_TEXT, NumberedText
 from core.plan import StepPlan
+from core.prefix_hit import NO_HIT, PrefixHit
 from core.prefix_index import HashIndex
 from core.request import BlockTable, Request, Sequence
 from core.run_pool import RunPool

@@ -41,6 +41,7 @@ MODULES = (
     "core.numbered_text",
     "core.plan",
     "core.pool",
+    "core.prefix_hit",
     "core.prefix_index",
     "core.progression",
     "core.publication",

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from core.block_tables import NO_HIT
 from core.growth import first_chunk
 from core.interfaces import Admission, BatchRules
 from core.plan import Chunk
+from core.prefix_hit import NO_HIT
 from core.request import Request, Status
 from core.scheduler import Scheduler
 

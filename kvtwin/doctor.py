@@ -17,6 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from kvtwin.compiled import is_used, is_wanted
+from kvtwin.formatting import counted
 from kvtwin.tables import print_tables
 
 State = Literal["ok", "absent", "warning", "error"]
@@ -156,5 +157,6 @@ def _summary(checks: Sequence[Check]) -> str:
     if num_by_state["error"]:
         return f"not ready: {num_by_state['error']} to repair"
     if num_by_state["absent"] or num_by_state["warning"]:
-        return f"ready; {num_by_state['absent']} optional parts absent, {num_by_state['warning']} warnings"
+        absent, warnings = counted(num_by_state["absent"], "optional part"), counted(num_by_state["warning"], "warning")
+        return f"ready; {absent} absent, {warnings}"
     return "ready"

@@ -180,7 +180,8 @@ def _device(name: str) -> str:
     try:
         torch.empty(1, device=name)
     except (RuntimeError, AssertionError):  # AssertionError: torch was built without CUDA
-        raise InputError(f"engine.device={name}: torch has no such device here; expected auto, cpu or cuda") from None
+        known = "auto, cpu or cuda" if torch.cuda.is_available() else "auto or cpu"
+        raise InputError(f"engine.device={name}: torch has no such device here; expected {known}") from None
     return name
 
 

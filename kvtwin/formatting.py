@@ -101,6 +101,11 @@ def count_text(value: float | None) -> str:
     return NOTHING if value is None else f"{value:,.1f}".removesuffix(".0")
 
 
+def counted(number: int, name: str) -> str:
+    """`1 block`, `2 blocks`."""
+    return f"{number:,} {name}{'' if number == 1 else 's'}"
+
+
 def ratio_text(value: float | None) -> str:
     """A share in per cent."""
     return NOTHING if value is None else f"{value * 100:.1f} %"

@@ -10,7 +10,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from kvtwin.formatting import NOTHING, count_text, ratio_text
+from kvtwin.formatting import NOTHING, counted, ratio_text
 
 
 def mrc_screen(found: Mapping[str, Any]) -> Group:
@@ -67,7 +67,7 @@ def remarks(found: Mapping[str, Any]) -> list[str]:
     knee = found["lru_knee"]
     if knee is not None:
         lines.append(
-            f"LRU's knee: {count_text(knee['capacity_blocks'])} blocks, "
+            f"LRU's knee: {counted(knee['capacity_blocks'], 'block')}, "
             f"{ratio_text(knee['hit_blocks'] / found['references'])}; beyond it a block brings less than on average."
         )
     worst = max(found["results"], key=lambda row: row["unreachable_block_ratio"] or 0)

@@ -63,7 +63,7 @@ def test_our_kernels_are_told_from_the_other_package_of_that_name(tmp_path):
     ("states", "last_line"),
     [
         (["ok", "ok"], "ready"),
-        (["ok", "absent", "warning"], "ready; 1 optional parts absent, 1 warnings"),
+        (["ok", "absent", "warning"], "ready; 1 optional part absent, 1 warning"),
         (["ok", "absent", "error"], "not ready: 1 to repair"),
     ],
 )

@@ -51,7 +51,7 @@ def _parser() -> Arguments:
     parser.add_argument(
         "target", help="my_module.MyClass, file.py:MyClass, or the name of one that `policy list` shows"
     )
-    parser.add_argument("parameters", nargs="*", metavar="key=value", help="parameters of the policy")
+    parser.add_argument("parameters", nargs="*", default=[], metavar="key=value", help="parameters of the policy")
     parser.add_argument("--kind", choices=KINDS, help="where a name alone could mean several")
     parser.add_argument("--fast", action="store_true", help="a tenth of the cases, in a tenth of the time")
     parser.add_argument("--seed", type=int, default=0, help="of the random cases, and of the policy (default 0)")

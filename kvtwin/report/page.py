@@ -102,10 +102,10 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]], marked: Sequence
     """
     head = "".join(f'<th scope="col">{escape(cell)}</th>' for cell in header)
     is_wide = len(header) > _MOST_NARROW_COLUMNS
-    starts = [f'<td data-column="{escape(cell)}">' if is_wide else "<td>" for cell in header[1:]]
+    names = [f' data-column="{escape(cell)}"' if is_wide else "" for cell in header]
     body = "".join(
         f"<tr{' class=good' if index in marked else ''}>"
-        f'<th scope="row">{escape(row[0])}</th>{_cells(starts, row[1:])}</tr>'
+        f'<th scope="row"{names[0]}>{escape(row[0])}</th>{_cells(names[1:], row[1:])}</tr>'
         for index, row in enumerate(rows)
     )
     is_medium = _MOST_TINY_COLUMNS < len(header) <= _MOST_NARROW_COLUMNS
@@ -114,8 +114,8 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]], marked: Sequence
     return f'<div class="scroll" tabindex="0">{whole}</div>'
 
 
-def _cells(starts: Sequence[str], cells: Sequence[str]) -> str:
-    return "".join(f"{start}{escape(cell)}</td>" for start, cell in zip(starts, cells, strict=True))
+def _cells(names: Sequence[str], cells: Sequence[str]) -> str:
+    return "".join(f"<td{name}>{escape(cell)}</td>" for name, cell in zip(names, cells, strict=True))
 
 
 def chart_grid(charts: Sequence[Chart]) -> str:

@@ -11,7 +11,16 @@ from core.errors import InputError
 from kvtwin import fleet_figures
 from kvtwin.agreement import is_within_spread
 from kvtwin.comparison import LATENCIES
-from kvtwin.formatting import COMPARED, NOTHING, error_text, metric_label, metric_text, ratio_text, spread_text
+from kvtwin.formatting import (
+    COMPARED,
+    NOTHING,
+    counted,
+    error_text,
+    metric_label,
+    metric_text,
+    ratio_text,
+    spread_text,
+)
 from kvtwin.report import verdict as words
 from kvtwin.report.figure import MEASURED, SIMULATED, Chart, Side
 from kvtwin.report.fleet_series import on_one_clock
@@ -245,11 +254,8 @@ def _configuration(runs: Sequence[Run]) -> Section:
 def _engine_text(engine: Mapping[str, Any]) -> str:
     checked = sum((engine["shadow_checked"] or {}).values())
     shadow = f", {checked:,} shadow tags checked" if checked else ""
-    threads = f"{engine['threads']} thread{'s' if engine['threads'] > 1 else ''}"
-    return (
-        f"engine: {engine['weights']}, {engine['dtype']} on {engine['device']}, {threads}, "
-        f"{engine['clock']} clock{shadow}"
-    )
+    place = f"{engine['dtype']} on {engine['device']}, {counted(engine['threads'], 'thread')}"
+    return f"engine: {engine['weights']}, {place}, {engine['clock']} clock{shadow}"
 
 
 def _footer(runs: Sequence[Run]) -> str:

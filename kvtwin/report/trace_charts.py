@@ -52,6 +52,7 @@ def gap_chart(trace: Trace) -> list[Chart]:
     drawn["line"] |= {"shape": "hv"}
     drawn["hovertemplate"] = "%{y:.1%} of gaps within %{x:.3~g} s<extra></extra>"
     layout = _cdf_layout("gap between arrivals (s)", "share of gaps")
+    layout["xaxis"] |= {"tickformat": "~g"}  # no 10m, which looks like minutes
     if not is_log:
         layout["xaxis"] |= {"type": "linear", "dtick": None, "rangemode": "tozero"}
     rows = [[_percentile_name(p), seconds_text(float(np.percentile(gaps_s, p)))] for p in _TABLE_PERCENTILES]

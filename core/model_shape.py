@@ -1,9 +1,11 @@
 """What a decoder's dimensions say about its memory and its arithmetic: KV bytes, weight bytes, parameters."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from core.errors import InputError
 from core.kv_group import KVGroup, split_layers
+
+_NEVER_ZERO = ("num_layers", "hidden", "num_heads", "num_kv_heads", "head_dim", "vocab_size")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +51,10 @@ class ModelShape:
     checkpoint_bytes: int = 0  # the weights' size where it is not num_parameters x weight_dtype_bytes
 
     def __post_init__(self) -> None:
-        for key in ("num_layers", "hidden", "num_heads", "num_kv_heads", "head_dim", "vocab_size"):
-            if getattr(self, key) < 1:
-                raise InputError(f"model {self.name}: {key}={getattr(self, key)}, expected at least 1")
+        for key, number in asdict(self).items():
+            least = 1 if key in _NEVER_ZERO else 0
+            if key != "name" and number < least:
+                raise InputError(f"model {self.name}: {key}={number}, expected at least {least}")
         if self.num_heads % self.num_kv_heads:
             raise InputError(
                 f"model {self.name}: num_heads={self.num_heads} is not a multiple of num_kv_heads={self.num_kv_heads}"

@@ -64,6 +64,9 @@ def tell_failure(error: Exception, job: str = "") -> int:
     if isinstance(error, OSError) and error.filename and error.strerror:
         tell(f"{prefix}{error.filename}: {error.strerror}")
         return 2
+    if isinstance(error, MemoryError):
+        tell(f"{prefix}{failure_line(error)}: out of memory; expected a smaller pool, trace or model")
+        return 2
     if isinstance(error, OmegaConfBaseException):
         tell(f"{prefix}configuration: {str(error).splitlines()[0]}")
         return 2

@@ -17,6 +17,7 @@ from traces.reading import FORMATS
 from traces.replay import Arrivals
 
 MISSING = "???"
+MOST_BLOCKS = 2**31 - 1  # of a pool
 OPEN_BLOCKS = ("validate.calibration", "paper")  # of other keys; checked where they are merged, or read
 
 
@@ -27,10 +28,11 @@ class Rule(NamedTuple):
     expected: str
 
 
-def _whole(least: int, *words: str) -> Rule:
-    expected = f"a whole number of at least {least}"
+def _whole(least: int, *words: str, most: float = float("inf")) -> Rule:
+    bounds = f"from {least} to {most}" if most < float("inf") else f"of at least {least}"
+    expected = f"a whole number {bounds}"
     return Rule(
-        lambda value: value in words if isinstance(value, str) else _is_whole(value) and value >= least,
+        lambda value: value in words if isinstance(value, str) else _is_whole(value) and least <= value <= most,
         " or ".join([", ".join([expected, *words[:-1]]), *words[-1:]]),
     )
 
@@ -68,6 +70,7 @@ SCALE = Rule(_is_scale, "a positive number such as 2, 0.5 or 1/32")
 NOT_NEGATIVE = _number(lambda value: 0 <= value < float("inf"), "a number from 0 on")
 POSITIVE = _number(lambda value: 0 < value < float("inf"), "a number above 0")
 SHARE = _number(lambda value: 0 < value <= 1, "a ratio in (0, 1]")
+DURATION = _number(lambda value: 0 <= value <= 1e6, "seconds from 0 to 1e6")
 WHOLE = _whole(0)
 COUNT = _whole(1)
 
@@ -101,11 +104,11 @@ RULES: Mapping[str, Rule] = {
     "trace.num_samples": _or_null(COUNT),
     "trace.beam_width": _or_null(COUNT),
     "model.path": Rule(TEXT.allows, "a model folder or GGUF file, model.path=PATH"),
-    "pool.num_blocks": _whole(1, "auto", "unbounded"),
+    "pool.num_blocks": _whole(1, "auto", "unbounded", most=MOST_BLOCKS),
     "pool.block_size_tokens": COUNT,
-    "pool.host_blocks": WHOLE,
+    "pool.host_blocks": _whole(0, most=MOST_BLOCKS),
     "pool.free_order": _one_of("unhashed_first", "append_all"),
-    "pool.first_block_id": WHOLE,
+    "pool.first_block_id": _whole(0, most=MOST_BLOCKS),
     "pool.leaf_first": BOOLEAN,
     "pool.prefix_index": _one_of(*(form.value for form in PrefixIndex)),
     "pool.split_created": _one_of(*(when.value for when in SplitCreated)),
@@ -134,14 +137,14 @@ RULES: Mapping[str, Rule] = {
     "cost.path": Rule(TEXT.allows, "a file that `kvtwin calibrate` wrote, cost.path=FILE"),
     "cost.mfu": SHARE,
     "cost.mbu": SHARE,
-    "cost.overhead_s": NOT_NEGATIVE,
-    "cost.constant_s": NOT_NEGATIVE,
-    "cost.prefill_token_s": NOT_NEGATIVE,
-    "cost.prefill_pair_s": NOT_NEGATIVE,
-    "cost.decode_sequence_s": NOT_NEGATIVE,
-    "cost.context_token_s": NOT_NEGATIVE,
-    "cost.swap_block_s": NOT_NEGATIVE,
-    "cost.copy_block_s": NOT_NEGATIVE,
+    "cost.overhead_s": DURATION,
+    "cost.constant_s": DURATION,
+    "cost.prefill_token_s": DURATION,
+    "cost.prefill_pair_s": DURATION,
+    "cost.decode_sequence_s": DURATION,
+    "cost.context_token_s": DURATION,
+    "cost.swap_block_s": DURATION,
+    "cost.copy_block_s": DURATION,
     "engine.output": _one_of("auto", "forced_tokens", "forced_length", "eos"),
     "engine.clock": _one_of("wall", "cpu"),
     "engine.device": Rule(TEXT.allows, "auto, cpu, cuda or cuda:N"),

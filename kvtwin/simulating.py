@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import struct
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -99,12 +100,18 @@ def load_calibrated(path: str) -> LinearCost:
 def simulate_records(experiment: Experiment, cost: CostModel) -> RunRecords:
     """Runs the simulation and gathers what it leaves behind. Ctrl-C ends it early and marks the summary as interrupted.
 
-    Raises InputError if no request of the trace can run.
+    Raises InputError if no request of the trace can run, or if time goes beyond what the records hold.
     """
     wall_s, cpu_s = time.perf_counter(), cpu_time_s()
     simulate = simulate_fleet if experiment.fleet.num_replicas > 1 else simulate_alone
     with progress_bar("sim", experiment.trace.num_requests) as progress, DeferredInterrupt() as interrupt:
-        replicas = simulate(experiment, Watch(cost, progress, interrupt))
+        try:
+            replicas = simulate(experiment, Watch(cost, progress, interrupt))
+        except (OverflowError, struct.error) as error:
+            raise InputError(
+                f"virtual time went beyond 106 days, which 64 bits of picoseconds hold ({error}); expected steps that "
+                "take less, or a shorter trace"
+            ) from error
     spent = Cost(time.perf_counter() - wall_s, cpu_time_s() - cpu_s)
     check_any_ran(experiment, replicas)
     return collect_records(experiment, replicas, "sim", spent, interrupted=interrupt.requested)

@@ -336,7 +336,8 @@ def test_no_device_has_more_memory_than_its_name_says_in_binary_units(name):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"num_layers": 0}, "at least 1"),
+        ({"num_layers": 0}, "num_layers=0, expected at least 1"),
+        ({"num_window_layers": 3, "window_tokens": -8}, "window_tokens=-8, expected at least 0"),
         ({"num_kv_heads": 5}, "num_heads=32 is not a multiple of num_kv_heads=5"),
         ({"num_window_layers": 33, "window_tokens": 10}, "33 windowed layers of 32"),
         ({"num_shared_layers": 33}, "windowed layers of -1"),

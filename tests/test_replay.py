@@ -84,6 +84,11 @@ def test_all_at_once_ignores_the_clock_of_the_trace() -> None:
     assert finishes_s(run) == [4, 9, 2, 5, 3]
 
 
+def test_clients_without_a_request_are_not_waited_for() -> None:
+    run = simulate(FIVE, AMPLE, arrivals=Arrivals.CLOSED_LOOP, concurrency=10**20)
+    assert arrivals_s(run) == [0] * 5
+
+
 @pytest.mark.parametrize("concurrency", [1, 2, 3, 4, 20])
 def test_a_closed_loop_keeps_its_clients_busy(concurrency: int) -> None:
     outputs = [3, 9, 1, 7, 2, 2, 8, 5, 4, 6, 1, 3]

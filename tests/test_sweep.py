@@ -54,7 +54,7 @@ def test_a_failing_job_leaves_the_other_rows_and_shows_in_the_status(kvtwin, own
     assert finished.status == 2
     (line,) = finished.errors
     assert line.startswith("kvtwin: job 1 (trace=file ")
-    assert line.endswith("pool.num_blocks=0: expected a whole number of at least 1, auto or unbounded")
+    assert line.endswith("pool.num_blocks=0: expected a whole number from 1 to 2147483647, auto or unbounded")
     assert [labels[0] for labels in cells(finished, 1)] == ["64", "256"]
 
 

@@ -92,9 +92,9 @@ def test_a_scale_that_splits_hash_blocks_is_refused():
         length_scale(hashed([513]), "1/3")
 
 
-@pytest.mark.parametrize("scale", ["1e9", "1e30"])
+@pytest.mark.parametrize("scale", ["1e9", "1e400"])
 def test_a_scale_that_makes_prompts_no_reader_takes_is_refused(scale):
-    with pytest.raises(InputError, match=r"a request would have 513\d+ tokens; expected a scale"):
+    with pytest.raises(InputError, match=r"a request would have 5\.13e\+\d+ tokens; expected a scale"):
         length_scale(hashed([513]), scale)
 
 

@@ -79,7 +79,7 @@ class TraceSource(RequestSource):
             self._due = [(0, 0, row) for row in rows]  # sorted: a heap
         else:
             self._backlog = rows
-            for _ in range(self._num_clients):
+            for _ in range(min(self._num_clients, len(awaited))):
                 self._release_backlog(0)
 
     @property

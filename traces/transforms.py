@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from decimal import Decimal
 from fractions import Fraction
 
 import numpy as np
@@ -74,7 +75,9 @@ def _scaled(lengths: IntArray, ratio: Fraction) -> IntArray:
     scaled = np.maximum(1, -(-products // ratio.denominator))
     if scaled.max(initial=1) > MAX_TOKENS:
         expected = f"a scale that leaves at most {MAX_TOKENS}"
-        raise InputError(f"trace.length_scale={ratio}: a request would have {scaled.max()} tokens; expected {expected}")
+        shown = Decimal(ratio.numerator) / Decimal(ratio.denominator)  # beyond what a float holds, too
+        tokens = f"{Decimal(int(scaled.max())):.3g} tokens"
+        raise InputError(f"trace.length_scale={shown:.6g}: a request would have {tokens}; expected {expected}")
     lengths_scaled: IntArray = scaled.astype(np.int64)
     return lengths_scaled
 

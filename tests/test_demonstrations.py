@@ -176,7 +176,9 @@ def test_the_command_shows_a_table_figures_and_a_page(kvtwin: Kvtwin) -> None:
     shown = kvtwin("demo", "reads", "--html", "reads.html")
     assert (shown.status, shown.errors) == (0, [])
     assert "122,533" in shown.out
-    assert "KV reads equal weight reads" in Path("reads.html").read_text()
+    page = Path("reads.html").read_text()
+    assert "KV reads equal weight reads" in page
+    assert '"ticktext":["1","2","4","8",' in page, "each batch, not one power of ten"
     figures = json.loads(kvtwin("demo", "intensity", "--model", "llama2_7b", "--json").out)
     assert figures["kv_flop_per_byte"] == 1
     assert all(name in kvtwin("demo").out for name in DEMONSTRATIONS)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from core.errors import InputError
 from kvtwin.arguments import Arguments, count, seed
 from kvtwin.demonstrations.demonstration import Curve, Demonstration, Floats, fitted_line, window_quartiles
-from kvtwin.formatting import count_text, seconds_text
+from kvtwin.formatting import count_text, ratio_text, seconds_text
 
 _NUM_WINDOWS = 20
 _FLAT_ROWS = 8
@@ -139,7 +139,8 @@ def _told(options: Namespace, passes: Sequence[Pass]) -> Demonstration:
         f"{'The same' if is_same else 'NOT the same'} {count_text(options.steps)} outputs, bit for bit.",
         f"Without a cache each token takes {seconds_text(lines[0].slope)} longer than the one before: R² of "
         f"the line {lines[0].r_squared:.4f} (lower quartiles of {len(place)} windows, least of {len(passes)} passes).",
-        f"With one it is {seconds_text(lines[1].slope)}, {lines[1].slope / lines[0].slope:.1%} of that: its read.",
+        f"With one it is {seconds_text(lines[1].slope)}, {ratio_text(lines[1].slope / lines[0].slope)} of that: its"
+        " read.",
         f"In all {seconds_text(total_s[0])} against {seconds_text(total_s[1])} of CPU time: {speed_up:.1f}x. "
         f"{count_text(num_projections[1])} tokens were projected to keys and values, against "
         f"{count_text(num_projections[0])}.",

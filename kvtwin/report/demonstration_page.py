@@ -13,6 +13,7 @@ from kvtwin.report.report import write_page
 from kvtwin.report.verdict import Verdict
 
 _COLORS = ("#3b82f6", "#f97316", "#10b981", "#a855f7", "#ef4444", "#eab308", "#06b6d4")
+_MOST_TICKS = 10
 
 
 def write_demonstration_page(path: Path, shown: Demonstration) -> None:
@@ -36,6 +37,22 @@ def _drawn(curve: Curve, number: int) -> Figure:
 def _layout(shown: Demonstration) -> Figure:
     layout = layout_of(480)
     kind = {"type": "log", "dtick": 1} if shown.is_logarithmic else {"rangemode": "tozero"}
-    layout["xaxis"] |= {"title": {"text": shown.x_title}, **kind}
-    layout["yaxis"] |= {"title": {"text": shown.y_title}, "tickformat": "~s", **kind}
+    layout["xaxis"] |= {"title": {"text": shown.x_title}, **kind, **(_places(shown) if shown.is_logarithmic else {})}
+    layout["yaxis"] |= {"title": {"text": shown.y_title}, **_figures(shown), **kind}
     return layout
+
+
+def _places(shown: Demonstration) -> Figure:
+    """The places themselves, where they are few enough to read; powers of ten may be but one."""
+    places = sorted({x for curve in shown.curves for x in curve.x})
+    if len(places) > _MOST_TICKS:
+        return {}
+    names = [f"{x:,.0f}" if x >= 100 else f"{x:.3g}" for x in places]
+    return {"tickvals": places, "ticktext": names, "autotickangles": [0, -45]}
+
+
+def _figures(shown: Demonstration) -> Figure:
+    """With the unit, where a prefix alone (10m) would look like another; prefixes for large numbers only."""
+    if shown.y_title.endswith("(s)"):
+        return {"tickformat": "~s", "ticksuffix": "s"}
+    return {"tickformat": "~s" if min(min(curve.y) for curve in shown.curves) >= 1 else "~g"}

@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 from math import exp
 
+import numpy as np
+
 from core.errors import InputError
 from core.interfaces import PolicyEnv
 from core.request import Request
@@ -31,36 +33,39 @@ class PrefixAware(RoutingPolicy):
         self._overlap_weight = overlap_weight
         self._temperature = temperature
         self._draw = random.Random(f"{env.seed}/routing")
-        # By replica, as long as its oldest has no token yet: tokens to compute of each prompt routed there.
-        self._prefills: dict[int, dict[Request, int]] = {}
-        self._prefill_tokens: list[int] = []  # their sums, by replica
-        self._decode_blocks: list[int] = []
+        self._prefills: list[dict[Request, int]] = []  # by replica: tokens to compute, of who has no token yet
+        self._oldest: dict[int, Request] = {}  # replica -> the first of these
+        self._prefill_tokens = self._decode_blocks = np.zeros(0)  # sums, by replica
 
     def route(self, request: Request, replicas: Replicas) -> int:
         size, weight, num_prompt = self.env.block_size_tokens, self._overlap_weight, request.num_prompt_tokens
         cached = replicas.num_cached_tokens(request)
-        if not self._prefill_tokens:
-            self._prefill_tokens, self._decode_blocks = [0] * len(cached), [0] * len(cached)
-        self._pass_over_computed()
-        costs = [
-            weight * (num_ahead + num_prompt - num_cached) / size + num_blocks
-            for num_ahead, num_cached, num_blocks in zip(self._prefill_tokens, cached, self._decode_blocks, strict=True)
-        ]
-        chosen = costs.index(min(costs)) if self._temperature == 0 else self._drawn(costs)
-        self._prefills.setdefault(chosen, {})[request] = num_prompt - cached[chosen]
+        if not self._prefills:
+            self._prefills = [{} for _ in cached]
+            self._prefill_tokens, self._decode_blocks = np.zeros(len(cached)), np.zeros(len(cached))
+        for number in [number for number, oldest in self._oldest.items() if oldest.first_token_ps >= 0]:
+            self._pass_over_computed(number)
+        tokens = self._prefill_tokens + num_prompt
+        if any(cached):
+            tokens -= cached
+        costs = weight * tokens / size + self._decode_blocks
+        chosen = int(costs.argmin()) if self._temperature == 0 else self._drawn(costs.tolist())
+        self._prefills[chosen][request] = num_prompt - cached[chosen]
+        self._oldest.setdefault(chosen, request)
         self._prefill_tokens[chosen] += num_prompt - cached[chosen]
         self._decode_blocks[chosen] += self._num_blocks(request)
         return chosen
 
-    def _pass_over_computed(self) -> None:
-        """Prompts before the first that still waits for its first token."""
-        for number, prefills in [*self._prefills.items()]:
-            for oldest in [*prefills]:
-                if oldest.first_token_ps < 0:
-                    break
-                self._prefill_tokens[number] -= prefills.pop(oldest)
-            if not prefills:
-                del self._prefills[number]
+    def _pass_over_computed(self, number: int) -> None:
+        """The prompts before the first that still waits for its first token."""
+        prefills = self._prefills[number]
+        while prefills:
+            oldest = next(iter(prefills))
+            if oldest.first_token_ps < 0:
+                self._oldest[number] = oldest
+                return
+            self._prefill_tokens[number] -= prefills.pop(oldest)
+        del self._oldest[number]
 
     def _num_blocks(self, request: Request) -> int:
         return -(-request.num_prompt_tokens // self.env.block_size_tokens)
@@ -72,5 +77,7 @@ class PrefixAware(RoutingPolicy):
         return self._draw.choices(range(len(costs)), weights)[0]
 
     def on_done(self, request: Request, replica: int) -> None:
-        self._prefill_tokens[replica] -= self._prefills.get(replica, {}).pop(request, 0)
+        self._prefill_tokens[replica] -= self._prefills[replica].pop(request, 0)
         self._decode_blocks[replica] -= self._num_blocks(request)
+        if self._oldest.get(replica) is request:
+            self._pass_over_computed(replica)

@@ -84,9 +84,16 @@ class Flight:
         num_referenced, num_taken, clock = pool.num_referenced, 0, batch.clock
         referenced: list[int] = []
         pool.num_available -= num_blocks
+        are_few = len(batch.members) * 4 < size  # most steps start no block: they are passed over
         step = counted = self.num_steps  # `counted` by the recorder
         while step < num_steps:
             crossing = buckets[clock % size]
+            if are_few and step and not crossing:
+                num_quiet = batch.steps_to_next_start(num_steps - step, clock)
+                referenced += [num_referenced + num_taken] * num_quiet
+                step += num_quiet
+                clock += num_quiet
+                continue
             if crossing:
                 heads += (first_step + step, alloc, EACH, len(crossing))
                 for sequence in crossing.values():

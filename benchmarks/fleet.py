@@ -1,7 +1,7 @@
 """What a request costs in fleets of many replicas, and what a simulated day of one costs.
 
     python benchmarks/fleet.py                                 # 64 replicas beside one, by routing policy
-    python benchmarks/fleet.py --requests 15625                # the same with 1,000,000 requests behind 64 replicas
+    python benchmarks/fleet.py --requests 15625 --no-steps --rounds 1 --routings least_outstanding    # a million
     python benchmarks/fleet.py --day 20                        # a day of 20 replicas with 10,000 requests each
     python benchmarks/fleet.py --day 1000 --shards 2           # of 1,000 replicas and 10 million requests
 
@@ -80,16 +80,18 @@ def simulated(trace: Trace, num_replicas: int, routing: str, shards: int | str =
     }
 
 
-def compare_routings(requests_a_replica: int, num_rounds: int, routings: Sequence[str]) -> Iterator[dict[str, Any]]:
+def compare_routings(
+    requests_a_replica: int, num_rounds: int, routings: Sequence[str], steps: bool
+) -> Iterator[dict[str, Any]]:
     """One replica serves as many requests as all the others together: what a run costs once is shared by as many."""
     one = poisson(requests_a_replica * NUM_REPLICAS, RATE_RPS)
     many = poisson(requests_a_replica * NUM_REPLICAS, RATE_RPS * NUM_REPLICAS)
     found: dict[str, list[dict[str, Any]]] = {}
     simulated(poisson(20, RATE_RPS), 2, "least_outstanding")  # what is imported and made once
     for _ in range(num_rounds):
-        found.setdefault("one replica", []).append(simulated(one, 1, "round_robin"))
+        found.setdefault("one replica", []).append(simulated(one, 1, "round_robin", steps=steps))
         for routing in routings:
-            found.setdefault(routing, []).append(simulated(many, NUM_REPLICAS, routing))
+            found.setdefault(routing, []).append(simulated(many, NUM_REPLICAS, routing, steps=steps))
     base_us = 0.0
     for name, runs in found.items():
         us = median(run["cpu_s"] for run in runs) / runs[0]["num_requests"] * 1e6
@@ -109,6 +111,7 @@ def main() -> int:
     parser.add_argument("--requests", type=int, default=500, help="of each replica (default 500)")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--routings", nargs="+", default=(*APART, *ON_ONE_CLOCK), metavar="NAME")
+    parser.add_argument("--no-steps", action="store_true", help="keep no row a step, as a day does: for long runs")
     parser.add_argument("--day", type=int, metavar="REPLICAS", help="a day of so many replicas, instead")
     parser.add_argument("--shards", type=int, default=1)
     parser.add_argument("--routing", default="hash", help="of the day (default hash, by session)")
@@ -118,7 +121,7 @@ def main() -> int:
     cases = (
         day(options.day, options.shards, options.routing)
         if options.day
-        else compare_routings(options.requests, options.rounds, options.routings)
+        else compare_routings(options.requests, options.rounds, options.routings, not options.no_steps)
     )
     for row in cases:
         rows.append(row)

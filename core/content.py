@@ -141,17 +141,16 @@ class HashKeys(ListedKeys):
             self._shared = self._salted(parts)
         return self._shared
 
-    def names(self) -> list[BlockKey]:
-        return self._salted(self._named_ids())
+    def names(self) -> Sequence[BlockKey]:
+        return self._salted(self._named_ids()) if self._salt else self._named_ids()
 
-    def _named_ids(self) -> list[int]:
+    def _named_ids(self) -> Sequence[int]:
         """The trace's ids of the shared blocks, `blocks_a_name` for each."""
-        ids = self._hash_ids
         if self._parts:
-            return list(ids[: -(-self.num_shared // self._parts)])
-        return list(ids[self._span - 1 :: self._span][: self.num_shared])
+            return self._hash_ids[: -(-self.num_shared // self._parts)]
+        return self._hash_ids[self._span - 1 :: self._span][: self.num_shared]
 
-    def _salted(self, ids: list[int]) -> list[BlockKey]:
+    def _salted(self, ids: Sequence[int]) -> list[BlockKey]:
         """A salted key is never the (group, key) of another KV group."""
         return [("salt", self._salt, number) for number in ids] if self._salt else [*ids]
 

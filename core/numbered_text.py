@@ -41,11 +41,16 @@ class NumberedText:
         """The blocks from `first` up to, not including, `last`, which have numbers: places [begin, end), and what is
         to be added for numbers. O(log pieces), and what is returned.
         """
-        bounds, found = self.bounds, []
+        bounds, shifts = self.bounds, self.shifts
+        if first >= last:
+            return []
+        if first >= bounds[-2]:
+            return [(first, last, shifts[-1])]
+        found = []
         piece = bisect_right(bounds, first) - 1 if first else 0
         while first < last:
             end = min(bounds[piece + 1], last)
-            found.append((first, end, self.shifts[piece]))
+            found.append((first, end, shifts[piece]))
             first = end
             piece += 1
         return found
@@ -72,10 +77,11 @@ class ContentNumbers:
         shifts: list[int] = []
         if num_shared:
             num_blocks, place, following, num_numbers = keys.blocks_a_name, 0, -1, self.num_numbers
-            number_of = self._first_numbers.setdefault(num_blocks, {}).setdefault
+            first_numbers = self._first_numbers.setdefault(num_blocks, {})
             for name in keys.names():
-                number = number_of(name, num_numbers)
-                if number == num_numbers:
+                number = first_numbers.get(name, -1)
+                if number < 0:
+                    number = first_numbers[name] = num_numbers
                     num_numbers += num_blocks
                 if number != following:
                     bounds.append(place)

@@ -22,6 +22,7 @@ from core.run_index import RunIndex
 
 _FEW_EMPTY_RUNS = 64
 _FRESH_AT_ONCE = 64
+_FEW_BLOCKS = 32
 
 
 def keeps_order_of_release(policy: Policy) -> bool:
@@ -260,8 +261,12 @@ class RunPool(Pool):
         of the text, as far as anybody may ask for it.
         """
         kept = self._dereference(table) if self.num_shared else []
+        num_kept = len(kept)
         freed, parts, num_idle = table, [(0, num_registered)], num_registered
-        if kept:
+        if num_kept and kept[-1] == num_kept - 1:  # just its first ones
+            freed, parts = table[num_kept:], [(num_kept, num_registered)]
+            num_idle = max(0, num_registered - num_kept)
+        elif num_kept:
             gaps = [(first + 1, last) for first, last in pairwise((-1, *kept, len(table))) if first + 1 < last]
             freed = array("q")
             for begin, end in gaps:
@@ -280,7 +285,16 @@ class RunPool(Pool):
             run = IdleRun(self._num_runs, table[:num_registered], text, parts)
             self._order.append(run)
             self._runs[run.number] = run
-            self._run_of_each[np.frombuffer(run.ids, dtype=np.int64)[: text.num_numbered]] = run.number
+            self._note_run(run, min(num_registered, text.num_numbered))
+
+    def _note_run(self, run: IdleRun, num_findable: int) -> None:
+        """The last run of its first blocks is this."""
+        ids, run_of = run.ids, self._run_of
+        if num_findable > _FEW_BLOCKS:
+            self._run_of_each[np.frombuffer(ids, dtype=np.int64)[:num_findable]] = run.number
+            return
+        for place in range(num_findable):  # done before an array operation has begun
+            run_of[ids[place]] = run.number
 
     def _dereference(self, table: array[int]) -> list[int]:
         """Drops the references beyond the first. Returns the places of the blocks that had any."""

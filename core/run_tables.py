@@ -97,9 +97,9 @@ class RunTables(BlockTables):
 
     def append_blocks(self, sequences: Collection[Sequence]) -> None:
         ids = self._runs.take_for([sequence.request_id for sequence in sequences])
-        for sequence, block_id in zip(sequences, ids, strict=True):
+        for place, sequence in enumerate(sequences):
             table: array[int] = sequence.tables[0]
-            table.append(block_id)
+            table.append(ids[place])
             if len(table) == sequence.num_peak_blocks:
                 self.note_surplus(sequence)
 

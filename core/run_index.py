@@ -25,6 +25,7 @@ class RunIndex:
         # go from the leaf on, so along a piece of a text the sum stays the same.
         self._lost = array("q")
         self._num_losses = 0
+        self._one = array("q", (0,))  # to be repeated: making an array of a number takes longer
         # Losses that are not yet in the columns: of a text, whose blocks are `_pending_ids`, places [begin, end).
         self._pending_text = NO_TEXT
         self._pending_ids = array("q")
@@ -126,10 +127,11 @@ class RunIndex:
         self._pending_sum = count
 
     def _settle(self) -> None:
-        ids, count = self._pending_ids, self._pending_sum
+        ids, count, one = self._pending_ids, self._pending_sum, self._one
         for begin, end, shift in self._pending_text.pieces(self._pending_begin, self._pending_end):
             first, last = begin + shift, end + shift
-            self._lost[first:last] = array("q", (count + shift,)) * (end - begin)
+            one[0] = count + shift
+            self._lost[first:last] = one * (end - begin)
             if self._younger and self._has_younger(first, last):
                 for place in range(begin, end):
                     self._remove(place + shift, ids[place])

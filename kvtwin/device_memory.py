@@ -2,17 +2,31 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 
 import torch
 from omegaconf import DictConfig
 
 from core.errors import InputError
+from core.model_shape import ModelShape
 from engine.activations import activation_bytes
 from engine.model import Decoder
+from kvtwin.formatting import bytes_text
 from kvtwin.memory_plan import GIB
 
 CPU_POOL_BYTES = GIB
+
+
+def check_weights_fit(shape: ModelShape, dtype: torch.dtype) -> None:
+    """Raises InputError where the weights take more memory than this machine has: drawing them would bring it down."""
+    num_bytes = shape.num_parameters() * dtype.itemsize
+    memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if num_bytes > memory_bytes:
+        raise InputError(
+            f"model={shape.name}: its weights take {bytes_text(num_bytes)}, this machine has "
+            f"{bytes_text(memory_bytes)} of memory; expected a smaller model, or kvtwin sim, which needs no weights"
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ from engine.unrotated_attention import UnrotatedAttention
 from engine.weights import TOKENIZER_FILE, load_weights, random_weights
 from kvtwin.binding import PolicyFactory, instantiate_one
 from kvtwin.decoder_shapes import decoder_shape_of
-from kvtwin.device_memory import MemoryBudget, auto_pool_bytes, memory_budget
+from kvtwin.device_memory import MemoryBudget, auto_pool_bytes, check_weights_fit, memory_budget
 from kvtwin.experiment import Experiment, load_experiment
 from kvtwin.model_files import open_model_files
 from kvtwin.prompt_tokens import TraceTokens, corpus_text
@@ -132,6 +132,8 @@ def load_model(config: DictConfig, shape: ModelShape) -> LoadedModel:
         if loaded is not None:
             return loaded
     decoder_shape = decoder_shape_of(shape)
+    if device == "cpu":
+        check_weights_fit(shape, dtype)
     weights = random_weights(decoder_shape, config.seed, dtype, device)
     origin = f"random weights, seed {config.seed}"
     notice = f"{origin}: the words mean nothing, the work is that of {shape.name}"

@@ -325,6 +325,7 @@ def test_missing_or_damaged_weights_are_told(refused, tmp_path, monkeypatch, con
         (["pool.num_blocks=1000000000000"], "pool.num_blocks=1000000000000, pool.host_blocks=0: no room for"),
         (["engine.device=tpu"], "engine.device=tpu: torch has no such device here; expected auto"),
         (["engine.weights=real"], "engine.weights=real: no weights of tiny at hand; known for smollm2_135m"),
+        (["model=llama3_405b"], "model=llama3_405b: its weights take 812 GB, this machine has "),
         (["engine.pool_bytes=10"], "engine.pool_bytes=10: one block takes"),
         (["model=opt_13b"], f"model=opt_13b: {NO_DECODER} an MLP without gate (model.num_mlp_matrices=2), attention"),
         (

@@ -54,6 +54,23 @@ def test_a_look_from_outside_leaves_nothing_behind() -> None:
     assert index.numbers.num_numbers == 4
 
 
+def test_losses_are_told_by_the_order_of_evictions() -> None:
+    """Two tables hold the first two of five contents. The older one is evicted from its leaf on, in three goes."""
+    index = RunIndex()
+    text = index.text(HashKeys(0, [1, 2, 3, 4, 5], 16, 16, 80))
+    older, younger = array("q", range(10, 15)), array("q", [20, 21])
+    index.insert(text, 0, 5, older)
+    index.insert(text, 0, 2, younger)
+    index.forget(text, 4, 5, older)
+    index.forget(text, 2, 4, older)
+    assert (index.losses(text, 2, 5), index.losses(text, 0, 5)) == ([2, 1, 0], []), "what is held is not lost"
+    index.forget(text, 0, 2, older)
+    assert index.leading(text, 5).tolist() == [20, 21], "the younger ones serve from now on"
+    index.forget(text, 0, 2, younger)
+    other = index.text(HashKeys(1, [1, 2, 9], 16, 16, 48))
+    assert index.losses(other, 0, 3) == [6, 5], "the last time counts; 9 never was there"
+
+
 Make = Callable[[list[int], int, int], BlockKeys]
 IDS = st.lists(st.integers(1, 2), min_size=0, max_size=5)
 

@@ -103,6 +103,10 @@ class SweepLauncher(Launcher):
         """Runs the jobs; their outcomes are `Jobs.outcomes` as well. Raises KeyboardInterrupt after Ctrl-C."""
         setup_globals()
         jobs: list[Job] = list(enumerate(job_overrides, initial_job_idx))
+        if not jobs:
+            raise InputError(
+                f"{' '.join(self._runner.jobs.words)}: no job; expected a glob(...) that an option matches"
+            )
         num_processes = min(self._allowed_processes(), len(jobs))
         self._look_ahead(jobs)
         self._runner.jobs.is_sweep = True

@@ -12,7 +12,7 @@ from omegaconf.errors import OmegaConfBaseException
 from core.build import PrefixIndex
 from core.errors import InputError
 from core.radix_tree import SplitCreated
-from kvtwin.naming import no_such_key
+from kvtwin.naming import no_such_key, options_of
 from traces.reading import FORMATS
 from traces.replay import Arrivals
 
@@ -195,12 +195,20 @@ def check_settings(config: DictConfig) -> None:
     for key, value, is_parameter in _leaves(resolved):
         rule = RULES.get(key)
         if rule is None and not is_parameter:
-            raise InputError(no_such_key(key, known))
+            raise InputError(_chosen_by_value(key, value) if options_of(key) else no_such_key(key, known))
         if value == MISSING and (rule is not None or key.endswith("._target_")):
             expected = rule.expected if rule is not None else f"a class of your own, {key}=my_module.MyClass"
             raise InputError(f"{key} is missing: expected {expected}")
         if rule is not None and not rule.allows(value):
             raise InputError(f"{key}={_shown(value)}: expected {rule.expected}")
+
+
+def _chosen_by_value(group: str, value: Any) -> str:
+    """What is wrong with `eviction: sieve` in a file."""
+    return (
+        f"{group}={_shown(value)}: a value where a block of settings belongs; in a file an option is chosen by "
+        f"`- override /{group}: {_shown(value)}` under `defaults:`"
+    )
 
 
 def _leaves(block: Mapping[Any, Any], prefix: str = "", in_class: bool = False) -> Iterator[tuple[str, Any, bool]]:

@@ -155,6 +155,16 @@ def test_a_misspelt_key_in_an_experiment_file_is_told(refused, tmp_path):
     experiment.write_text("# @package _global_\nscheduler: {max_num_seq: 3}\n")
     line = refused("sim", "--config-dir", "mine", "+experiment=typo")
     assert line.startswith("scheduler.max_num_seq: no such key; did you mean scheduler.max_num_seqs")
+    experiment.write_text("# @package _global_\neviction: sieve\n")
+    line = refused("sim", "--config-dir", "mine", "+experiment=typo")
+    assert line.startswith(
+        "eviction=sieve: a value where a block of settings belongs; in a file an option is chosen by"
+    )
+
+
+def test_a_sweep_over_no_option_at_all_is_told(refused):
+    line = refused("sim", "-m", "eviction=glob(x*)")
+    assert line == "-m eviction=glob(x*): no job; expected a glob(...) that an option matches"
 
 
 def test_policies_check_their_own_parameters(refused):

@@ -9,6 +9,7 @@ from pathlib import Path
 from omegaconf import DictConfig
 
 from core.errors import InputError
+from kvtwin.formatting import error_text, ratio_text
 from kvtwin.sweep import INTERRUPTED, JobOutcome, run_app
 
 
@@ -32,8 +33,8 @@ def _job(config: DictConfig) -> JobOutcome:
     experiment = runner.setup.experiment
     write_hardware_file(path, fit, result.records.summary["engine"], experiment.model.name, experiment.trace.name)
     print(
-        f"{fit.num_steps} steps; on held-out blocks of time: MAPE {fit.held_out_mape_ratio:.1%}, "
-        f"bias of the sum {fit.held_out_bias_ratio:+.1%}"
+        f"{fit.num_steps:,} steps; on held-out blocks of time: MAPE {ratio_text(fit.held_out_mape_ratio)}, "
+        f"bias of the sum {error_text(fit.held_out_bias_ratio)}"
     )
     print(path)
     return JobOutcome(result.records.summary)

@@ -20,6 +20,22 @@ class FreeOrder(Enum):
     APPEND_ALL = "append_all"  # to the eviction policy, like the hashed ones, with key None
 
 
+def hears_of_each(policy: EvictionPolicy) -> bool:
+    """Whether the policy names one victim at a time, and hears of its end before it names the next.
+
+    Otherwise it names them together, by what its own class, or one that this derives from, has for `pop_victims`. A
+    class that changes one of the others without it changes what it stands for.
+    """
+    kinds = type(policy).__mro__
+
+    def depth(name: str) -> int:
+        return next(number for number, kind in enumerate(kinds) if name in vars(kind))
+
+    together = depth("pop_victims")
+    is_changed = depth("pop_victim") < together and kinds[together] is not EvictionPolicy
+    return is_changed or depth("on_evict") < together
+
+
 class BlockPool(Pool):
     """Blocks are FREE (no content), CACHED (content, unreferenced, evictable) or REFERENCED.
 
@@ -49,7 +65,7 @@ class BlockPool(Pool):
         self._log = log
         self.free: list[Block] = []  # stack: the last is taken first
         self._keeps_unhashed_apart = free_order is FreeOrder.UNHASHED_FIRST
-        self._tells_evictions = type(eviction).on_evict is not EvictionPolicy.on_evict
+        self._hears_of_each = hears_of_each(eviction)
 
     @property
     def num_free(self) -> int:
@@ -116,7 +132,7 @@ class BlockPool(Pool):
 
     def _evict(self, num_blocks: int, incoming: Sequence[BlockKey | None]) -> list[Block]:
         wanted = [*incoming, *[None] * (num_blocks - len(incoming))]
-        if self._tells_evictions:
+        if self._hears_of_each:
             victims = self._evict_one_by_one(wanted)
         else:
             victims = self._eviction.pop_victims(wanted)

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Mapping
 from core.block_pool import BlockPool
 from core.decision_log import DecisionLog, Event
 from core.interfaces import AllocationPolicy, Block, BlockKey, EvictionPolicy
-from core.kv_group import KVGroup, group_key, group_parents
+from core.kv_group import KVGroup, group_key
 from core.plan import BlockCopy, StepPlan
 from core.pool import Pool
 from core.prefix_hit import NO_HIT, PrefixHit
@@ -239,16 +239,18 @@ class BlockTables:
             if last <= first:
                 return
         keys = sequence.keys.keys(first, last)
-        parents = sequence.keys.parents(first, last) if self.blocks.index.is_linked else []
+        is_linked = self.blocks.index.is_linked
+        before = sequence.keys.key(first - 1) if is_linked and first else None
         for group, table in enumerate(sequence.tables):
             group_keys = [group_key(group, key) for key in keys] if group else keys
+            parents = [None if before is None else group_key(group, before), *group_keys[:-1]] if is_linked else []
             self.blocks.register(
                 table[first:last],
                 group_keys,
                 request.request_id,
                 range(first, last),
                 category=request.category,
-                parents=group_parents(group, parents),
+                parents=parents,
             )
         sequence.num_registered = last
 

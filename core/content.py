@@ -41,10 +41,6 @@ class BlockKeys(ABC):
         """Keys of the full blocks from `first` up to, not including, `last`."""
         return [self.key(index) for index in range(first, last)]
 
-    def parents(self, first: int, last: int) -> list[BlockKey | None]:
-        """The key before that of each block from `first` up to, not including, `last`; None: it begins the text."""
-        return [self.key(index - 1) if index else None for index in range(first, last)]
-
     def names(self) -> Sequence[BlockKey]:
         """What tells the shared blocks apart, in order: a name for every `blocks_a_name` of them, the last perhaps for
         fewer. Equal names that stand for equally many blocks mean equal keys, and the other way round.

@@ -93,7 +93,7 @@ class DecisionLog:
         if not blocks:
             return
         self.heads += (self.step, event, request_id, len(blocks))
-        self.values.fromlist([block.block_id for block in blocks])
+        self.values.frombytes(b"".join([block.id_bytes for block in blocks]))
         if self._keys is not None:
             self._keys.extend([block.key for block in blocks])
 
@@ -111,7 +111,7 @@ class DecisionLog:
     def blocks_of(self, event: Event, request_ids: Sequence[int], blocks: Sequence[Block]) -> None:
         """One block of each of these requests."""
         self.heads += (self.step, event, EACH, len(blocks))
-        self.values.fromlist([block.block_id for block in blocks])
+        self.values.frombytes(b"".join([block.id_bytes for block in blocks]))
         self.owners += request_ids
         if self._keys is not None:
             self._keys.extend([block.key for block in blocks])

@@ -7,37 +7,20 @@ hook left as it is costs nothing.
 
 from __future__ import annotations
 
-import heapq
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
+from core.block import Block as Block
+from core.block import BlockKey as BlockKey
 from core.leaf import Leaf as Leaf
+from core.priority_order import PriorityOrder
 from core.scheduler_view import SchedulerView as SchedulerView
 
 if TYPE_CHECKING:
     from core.request import Request
-
-BlockKey = Hashable
-"""Names the content of a full block *and of everything before it*: equal keys mean equal KV."""
-
-
-@dataclass(slots=True, eq=False)
-class Block:
-    """One block of KV memory. Policies read it, and may keep scratch data in `link`; the rest is the pool's."""
-
-    block_id: int
-    ref_count: int = 0
-    key: BlockKey | None = None  # set while the block is registered in the prefix index
-    position: int = 0  # of its content in its chain, the root being 0; of the last registration
-    category: int = 0  # of the request that registered it: its kind where the trace tells one, else its tenant
-    link: Any = None
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Block:
-        """A block is a place in memory: the copy of a policy's books still means the same one."""
-        return self
 
 
 class Future(Protocol):
@@ -132,7 +115,8 @@ class EvictionPolicy(Policy):
     def pop_victims(self, incoming: Sequence[BlockKey | None]) -> list[Block]:
         """A victim for each of these, one after another; or more, where they go together: the others are free then.
 
-        Not asked of a policy that defines `on_evict`: that hears of each victim before it names the next.
+        Not asked of a policy that defines `on_evict`, which hears of each victim before it names the next; unless it
+        defines this, too, in the same class: then `on_evict` tells only of what others lose.
         """
         return [self.pop_victim(key) for key in incoming]
 
@@ -155,38 +139,23 @@ class PriorityEviction(EvictionPolicy):
 
     def __init__(self, env: PolicyEnv) -> None:
         super().__init__(env)
-        self._heap: list[tuple[float, int, Block]] = []
-        self._entry: dict[Block, int] = {}  # block -> number of its live heap entry; others are stale
-        self._num_released = 0
+        self._order = PriorityOrder()
 
     @abstractmethod
     def priority(self, block: Block) -> float:
         """The score of `block`; asked once, when it is released."""
 
     def on_release(self, blocks: Sequence[Block]) -> None:
-        for block in blocks:
-            self._num_released += 1
-            self._entry[block] = self._num_released
-            heapq.heappush(self._heap, (self.priority(block), self._num_released, block))
+        self._order.put(blocks, list(map(self.priority, blocks)))
 
     def on_acquire(self, blocks: Sequence[Block]) -> None:
-        for block in blocks:
-            del self._entry[block]
-        if len(self._heap) > 2 * len(self._entry) + 64:
-            self._heap = [entry for entry in self._heap if self._entry.get(entry[2]) == entry[1]]
-            heapq.heapify(self._heap)
+        self._order.discard(blocks)
 
     def pop_victim(self, incoming: BlockKey | None) -> Block:
-        while True:
-            _, number, block = heapq.heappop(self._heap)
-            if self._entry.get(block) == number:
-                del self._entry[block]
-                return block
+        return self._order.pop()
 
     def eviction_order(self) -> list[Block]:
-        return [
-            block for _, number, block in sorted(self._heap, key=lambda e: e[:2]) if self._entry.get(block) == number
-        ]
+        return self._order.blocks()
 
 
 class LeafRanking(Policy):

@@ -13,11 +13,6 @@ def group_key(group: int, key: BlockKey) -> BlockKey:
     return (group, key) if group else key
 
 
-def group_parents(group: int, parents: list[BlockKey | None]) -> list[BlockKey | None]:
-    """The same for the keys before a group's blocks, of which the first block of a text has none."""
-    return [key and (group, key) for key in parents] if group else parents
-
-
 @dataclass(frozen=True, slots=True)
 class KVGroup:
     """A set of layers with one window. `window_tokens` None: full attention.

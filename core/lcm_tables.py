@@ -68,8 +68,7 @@ class LcmPool(BlockPool):
     def _evict_next(self) -> None:
         """Whom the policy names, of whatever group: its own may have the place, and all may once its page is empty."""
         victim = self._eviction.pop_victim(None)
-        if self._tells_evictions:
-            self._eviction.on_evict(victim)
+        self._eviction.on_evict(victim)
         self._num_evictable -= 1
         self._forget((victim,))
         num_layers = self.carving.layers[self.pages.evict(self.place(victim))]

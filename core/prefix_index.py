@@ -48,14 +48,18 @@ class HashIndex:
     def remove(self, blocks: Iterable[Block]) -> None:
         """Forgets these registered blocks; the next oldest with the same content serves from now on."""
         for block in blocks:
-            key = block.key
-            if key is None:
-                raise KeyError(f"block {block.block_id} is not registered")
-            if key in self._younger:
-                self._remove_duplicate(key, block)
-            else:
-                del self._oldest[key]
-            block.key = None
+            self._remove(block)
+
+    def _remove(self, block: Block) -> BlockKey:
+        key = block.key
+        if key is None:
+            raise KeyError(f"block {block.block_id} is not registered")
+        if key in self._younger:
+            self._remove_duplicate(key, block)
+        else:
+            del self._oldest[key]
+        block.key = None
+        return key
 
     def _remove_duplicate(self, key: BlockKey, block: Block) -> None:
         younger = self._younger[key]

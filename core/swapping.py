@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from core.block_pool import BlockPool
 from core.decision_log import DecisionLog, Event
-from core.interfaces import Block
-from core.kv_group import KVGroup, group_key, group_parents, num_usable_blocks
+from core.interfaces import Block, BlockKey
+from core.kv_group import KVGroup, group_key, num_usable_blocks
 from core.plan import BlockCopy, StepPlan
 from core.request import Request, Sequence
 from core.swap import HostPool, SwappedBlock, SwappedKV
@@ -143,14 +143,16 @@ class Swapping:
                 if places:
                     blocks = [table[i] for i in places]
                     group_keys = [group_key(group, keys[i]) for i in places]
-                    parents = [keys[i - 1] if i else None for i in places] if self._pool.index.is_linked else []
+                    parents: list[BlockKey | None] = []
+                    if self._pool.index.is_linked:
+                        parents = [group_key(group, keys[i - 1]) if i else None for i in places]
                     self._pool.register(
                         blocks,
                         group_keys,
                         request.request_id,
                         places,
                         category=request.category,
-                        parents=group_parents(group, parents),
+                        parents=parents,
                     )
 
     def forget(self, request: Request) -> None:

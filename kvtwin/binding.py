@@ -108,9 +108,20 @@ def _require_policy(cls: Any, group: str, base: type[Policy] | None) -> None:
         raise InputError(
             f"{group}: {name} is no {base.__name__}; expected a class derived from kvtwin.{base.__name__}{hint}"
         )
-    if inspect.isabstract(cls):
-        missing = ", ".join(sorted(cls.__abstractmethods__))
-        raise InputError(f"{group}: {name} does not define {missing}, which every {base.__name__} must")
+    missing = missing_methods(cls)
+    if missing:
+        raise InputError(f"{group}: {name} does not define {', '.join(missing)}, which every {base.__name__} must")
+
+
+def missing_methods(cls: type[Policy]) -> list[str]:
+    """What a policy of this class cannot do without. Machine code keeps no marks of abstract methods: those classes
+    list them.
+    """
+    missing = set(getattr(cls, "__abstractmethods__", ()))
+    for base in cls.__mro__:
+        listed = vars(base).get("to_define", ())
+        missing.update(name for name in listed if getattr(cls, name) is getattr(base, name))
+    return sorted(missing)
 
 
 def _is_eviction(cls: Any) -> bool:

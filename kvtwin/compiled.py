@@ -27,6 +27,7 @@ MODULES = (
     "core.admission",
     "core.async_scheduler",
     "core.attribution",
+    "core.block",
     "core.block_pool",
     "core.block_tables",
     "core.content",
@@ -37,12 +38,15 @@ MODULES = (
     "core.digest_log",
     "core.growth",
     "core.lcm_tables",
+    "core.leaf_first",
+    "core.line",
     "core.linked_index",
     "core.numbered_text",
     "core.plan",
     "core.pool",
     "core.prefix_hit",
     "core.prefix_index",
+    "core.priority_order",
     "core.progression",
     "core.publication",
     "core.radix_tables",
@@ -62,6 +66,12 @@ MODULES = (
     "core.swapping",
     "core.view",
     "core.waiting_queue",
+    "policies.eviction.content_eviction",
+    "policies.eviction.gdsf",
+    "policies.eviction.recompute_cost",
+    "policies.eviction.s3fifo",
+    "policies.eviction.shares",
+    "policies.eviction.sieve",
     "sim.async_replica",
     "sim.cluster",
     "sim.cost_model",
@@ -77,7 +87,7 @@ MODULES = (
     "traces.key_book",
     "traces.replay",
 )
-"""What a step, a block or a request passes through. Interfaces and policies stay as they are; and so do the frozen
+"""What a step, a block or a request passes through. Interfaces and most policies stay as they are; and so do the frozen
 dataclasses that processes send each other: mypyc's cannot be unpickled.
 """
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import inspect
 import pkgutil
 from importlib import import_module
 
 import policies.eviction
 from core.interfaces import EvictionPolicy
+from kvtwin.binding import missing_methods
 
 
 def shipped() -> list[type[EvictionPolicy]]:
@@ -18,7 +18,7 @@ def shipped() -> list[type[EvictionPolicy]]:
         for name in names
         for cls in vars(import_module(name)).values()
         if isinstance(cls, type) and issubclass(cls, EvictionPolicy) and cls.__module__ == name
-        if not inspect.isabstract(cls)
+        if not missing_methods(cls)
     ]
 
 

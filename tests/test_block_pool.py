@@ -10,7 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from core.block_pool import BlockPool, FreeOrder, OutOfBlocksError
+from core.block_pool import BlockPool, FreeOrder, OutOfBlocksError, hears_of_each
 from core.decision_log import DecisionLog, Event
 from core.interfaces import Block, BlockKey, EvictionPolicy, PolicyEnv, PriorityEviction
 from core.prefix_index import HashIndex
@@ -18,6 +18,7 @@ from policies.eviction.fifo import FIFO
 from policies.eviction.lru import LRU
 from policies.eviction.mru import MRU
 from policies.eviction.random import Random
+from policies.eviction.sieve import Sieve
 
 Build = Callable[[PolicyEnv], EvictionPolicy]
 
@@ -336,3 +337,36 @@ class PoolMachine(RuleBasedStateMachine):
 
 TestPoolMachine = PoolMachine.TestCase
 TestPoolMachine.settings = settings(max_examples=60, stateful_step_count=30, deadline=None, derandomize=True)
+
+
+# ---- victims together, or one at a time ---------------------------------------------------------------------------
+
+
+class OldestFirst(LRU):
+    """Changes whom LRU names: what LRU has for several does not hold for it."""
+
+    def pop_victim(self, incoming: BlockKey | None) -> Block:
+        return super().pop_victim(incoming)
+
+
+class Watching(Sieve):
+    """Wants to hear of every victim, which SIEVE by itself does not."""
+
+    def on_evict(self, block: Block) -> None:
+        super().on_evict(block)
+        self.num_heard = getattr(self, "num_heard", 0) + 1
+
+
+@pytest.mark.parametrize(
+    ("policy", "expected"),
+    [(LRU, False), (OldestFirst, True), (LargestIdLast, False), (FIFO, True), (Sieve, False), (Watching, True)],
+)
+def test_who_changes_a_part_of_a_policy_is_asked_for_it(policy: type[EvictionPolicy], expected: bool) -> None:
+    assert hears_of_each(policy(PolicyEnv(lambda: 0, 4, 4))) is expected
+
+
+def test_a_subclass_hears_of_victims_that_its_base_does_not() -> None:
+    pool = pool_of(4, Watching)
+    cached(pool, "a", "b", "c")
+    pool.take(3, 1)
+    assert pool._eviction.num_heard == 2  # type: ignore[attr-defined]

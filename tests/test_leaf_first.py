@@ -196,12 +196,13 @@ def test_over_lru_it_changes_nothing(workload: Workload) -> None:
 @given(st.lists(st.tuples(TEXTS, st.booleans()), max_size=40))
 def test_children_and_orphans_are_counted_right(moves: list[tuple[str, bool]]) -> None:
     """Single blocks come and go in any order, several with the same content; the counts are those of a walk."""
-    index, blocks = LinkedIndex(), []
+    index, blocks, free = LinkedIndex(), [], []
     for number, (text, leaves) in enumerate(moves):
         if leaves and blocks:
-            index.remove([blocks.pop(len(text) % len(blocks))])
+            free.append(blocks.pop(len(text) % len(blocks)))
+            index.remove(free[-1:])
         else:
-            blocks.append(Block(number))
+            blocks.append(free.pop() if free else Block(number))
             index.insert(blocks[-1:], [text], [text[:-1] or None])
         keys: list[Any] = [block.key for block in blocks]
         assert index.num_orphans == sum(key[:-1] != "" and key[:-1] not in keys for key in keys)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from core.block_pool import hears_of_each
 from core.interfaces import Block, BlockKey, EvictionPolicy
 from kvtwin.conformance.fault import PolicyFault
 from kvtwin.conformance.line_meter import Endless, LineMeter
@@ -110,15 +111,22 @@ class EvictionGuard(EvictionPolicy):
 
 
 class HearingGuard(EvictionGuard):
-    """For a policy that wants to hear of evictions: the pool tells only those that say so by defining the hook."""
+    """For a policy that hears of each victim before it names the next."""
 
     def on_evict(self, block: Block) -> None:
         self._tell("on_evict", (block,), block)
 
 
+class NamingGuard(HearingGuard):
+    """For one that names victims together, and hears of other losses."""
+
+    def pop_victims(self, incoming: Sequence[BlockKey | None]) -> list[Block]:
+        return super().pop_victims(incoming)
+
+
 def guarded(policy: EvictionPolicy, meter: LineMeter) -> EvictionGuard:
-    hears = type(policy).on_evict is not EvictionPolicy.on_evict
-    return HearingGuard(policy, meter) if hears else EvictionGuard(policy, meter)
+    guard = HearingGuard if hears_of_each(policy) else NamingGuard
+    return guard(policy, meter)
 
 
 _State = tuple[int, BlockKey | None, int, int]

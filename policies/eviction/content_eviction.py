@@ -6,10 +6,14 @@ import copy
 from abc import abstractmethod
 from collections import deque
 from collections.abc import Sequence
+from typing import ClassVar
+
+from mypy_extensions import mypyc_attr
 
 from core.interfaces import Block, BlockKey, EvictionPolicy, PolicyEnv
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class ContentEviction(EvictionPolicy):
     """Tells the steps in a content's life one block at a time: `enter`, `hit`, `wake` and `rest`, and how it ends.
 
@@ -18,10 +22,13 @@ class ContentEviction(EvictionPolicy):
     life of its own.
     """
 
+    to_define: ClassVar[tuple[str, ...]] = ("choose", "dropped", "enter", "evicted", "rest")  # by those that derive
+
     def __init__(self, env: PolicyEnv) -> None:
         super().__init__(env)
         self._blank: deque[Block] = deque()
         self._num_resting = 0  # evictable blocks with content
+        self.marks: list[int] = []  # by block id: what a policy notes of it, small numbers; 0 when content enters
 
     @abstractmethod
     def enter(self, block: Block) -> None:
@@ -53,7 +60,12 @@ class ContentEviction(EvictionPolicy):
         """The registration of a referenced block was taken back: its content never came to be."""
 
     def on_insert(self, blocks: Sequence[Block]) -> None:
+        marks = self.marks
         for block in blocks:
+            block_id = block.block_id
+            while block_id >= len(marks):
+                marks.append(0)
+            marks[block_id] = 0
             self.enter(block)
 
     def on_hit(self, blocks: Sequence[Block], readmission: bool) -> None:
@@ -78,6 +90,15 @@ class ContentEviction(EvictionPolicy):
             return self._blank.popleft()
         self._num_resting -= 1
         return self.choose(incoming)
+
+    def pop_victims(self, incoming: Sequence[BlockKey | None]) -> list[Block]:
+        victims = []
+        for key in incoming:
+            block = self.pop_victim(key)
+            if block.key is not None:
+                self.evicted(block)
+            victims.append(block)
+        return victims
 
     def on_evict(self, block: Block) -> None:
         if block.ref_count:

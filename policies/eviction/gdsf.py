@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
+from mypy_extensions import mypyc_attr
+
 from core.errors import InputError
-from core.interfaces import Block, PolicyEnv, PriorityEviction
+from core.interfaces import Block, BlockKey, PolicyEnv, PriorityEviction
 from policies.eviction.recompute_cost import LLAMA3_8B_TOKENS, RecomputeCost
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class GDSF(PriorityEviction):
     """Evicts the least H = L + uses * cost / size, where L is the H of what was evicted last and H is set anew at each
     use. Of equals, the one released longest ago. Cherkasova, HP Labs report 98-69, 1998. O(log n) each.
@@ -30,25 +33,36 @@ class GDSF(PriorityEviction):
             raise InputError(f"eviction.cost={cost}: expected unit or recompute")
         self._cost = RecomputeCost(env, attention_equals_linear_tokens) if cost == "recompute" else None
         self._age = 0.0
-        self._num_uses: dict[Block, int] = {}
+        self._num_uses: list[int] = []  # by block id
 
     def on_insert(self, blocks: Sequence[Block]) -> None:
+        num_uses = self._num_uses
         for block in blocks:
+            while block.block_id >= len(num_uses):
+                num_uses.append(0)
             self._use(block, 1)
 
     def on_hit(self, blocks: Sequence[Block], readmission: bool) -> None:
         for block in blocks:
-            self._use(block, self._num_uses[block] + 1)
+            self._use(block, self._num_uses[block.block_id] + 1)
 
     def _use(self, block: Block, num_uses: int) -> None:
-        self._num_uses[block] = num_uses
+        self._num_uses[block.block_id] = num_uses
         block.link = self._age + (num_uses if self._cost is None else num_uses * self._cost.at(block.position))
 
     def on_evict(self, block: Block) -> None:
         if block.ref_count == 0:
             self._age = max(self._age, block.link)
-        del self._num_uses[block]
         block.link = None
+
+    def pop_victims(self, incoming: Sequence[BlockKey | None]) -> list[Block]:
+        victims = []
+        for key in incoming:
+            block = self.pop_victim(key)
+            if block.key is not None:
+                self.on_evict(block)
+            victims.append(block)
+        return victims
 
     def priority(self, block: Block) -> float:
         return block.link or 0  # 0: released without content (free_order=append_all)

@@ -32,8 +32,6 @@ class LRU(EvictionPolicy):
         return self._order.popitem(last=False)[0]
 
     def pop_victims(self, incoming: Sequence[BlockKey | None]) -> list[Block]:
-        if type(self).pop_victim is not LRU.pop_victim:  # a subclass with an order of its own
-            return super().pop_victims(incoming)
         pop = self._order.popitem
         return [pop(last=False)[0] for _ in incoming]
 

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Final
+
+from mypy_extensions import mypyc_attr
+
 from core.errors import InputError
 from core.interfaces import PolicyEnv
 
-LLAMA3_8B_TOKENS = 57_258.0
+LLAMA3_8B_TOKENS: Final = 57_258.0
 """P'/(L h) of Llama-3-8B: the length of a prompt whose attention takes as many FLOP as its linear layers."""
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class RecomputeCost:
     """Prefill FLOP per token, in units of a token's linear layers, of each block when all before it is cached.
 
@@ -20,7 +25,7 @@ class RecomputeCost:
     def __init__(self, env: PolicyEnv, attention_equals_linear_tokens: float) -> None:
         if not attention_equals_linear_tokens > 0:
             raise InputError(
-                f"eviction.attention_equals_linear_tokens={attention_equals_linear_tokens}: expected a number above 0"
+                f"eviction.attention_equals_linear_tokens={attention_equals_linear_tokens:g}: expected a number above 0"
             )
         self._per_block = env.block_size_tokens / attention_equals_linear_tokens
 

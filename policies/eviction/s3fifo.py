@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from mypy_extensions import mypyc_attr
 
 from core.errors import InputError
 from core.interfaces import Block, BlockKey, PolicyEnv
+from core.line import Line
 from policies.eviction.content_eviction import ContentEviction
 from policies.eviction.shares import Ghosts, share_blocks
 
 MOST_USES = 3  # two bits
+_IN_MAIN, _IS_QUEUED = 4, 8  # marks beside the uses
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class S3FIFO(ContentEviction):
     """New content enters the small queue, and the main queue if it was evicted from the small one of late (a ghost).
 
@@ -39,65 +42,68 @@ class S3FIFO(ContentEviction):
         self._ghosts = Ghosts(share_blocks(env, "ghost_ratio", ghost_ratio))
         self._threshold = threshold
         self._is_warming_up = warmup
-        self._uses: dict[Block, int] = {}
-        self._in_main: dict[Block, bool] = {}
         self._num_small = 0  # resident, referenced ones included
-        self._small: OrderedDict[Block, None] = OrderedDict()  # oldest first
-        self._main: OrderedDict[Block, None] = OrderedDict()
+        self._small: Line[Block] = Line()
+        self._main: Line[Block] = Line()
         self._incoming: BlockKey | None = None
 
     def enter(self, block: Block) -> None:
         is_early = self._is_warming_up and self._num_small >= self._small_share
-        self._uses[block] = 0
-        self._in_main[block] = is_early or block.key in self._ghosts
-        if self._in_main[block]:
+        if is_early or block.key in self._ghosts:
             self._ghosts.discard(block.key)
-            self._main[block] = None
+            self._join_main(block, 0)
         else:
             self._num_small += 1
-            self._small[block] = None
+            self.marks[block.block_id] = _IS_QUEUED
+            self._small.append(block)
+
+    def _join_main(self, block: Block, num_uses: int) -> None:
+        self.marks[block.block_id] = num_uses | _IN_MAIN | _IS_QUEUED
+        self._main.append(block)
 
     def hit(self, block: Block) -> None:
-        if self._uses[block] < MOST_USES:
-            self._uses[block] += 1
+        mark = self.marks[block.block_id]
+        if mark & MOST_USES < MOST_USES:
+            self.marks[block.block_id] = mark + 1
 
     def rest(self, block: Block) -> None:
-        (self._main if self._in_main[block] else self._small).setdefault(block)
+        mark = self.marks[block.block_id]
+        if not mark & _IS_QUEUED:
+            self.marks[block.block_id] = mark | _IS_QUEUED
+            self._line(mark).append(block)
+
+    def _line(self, mark: int) -> Line[Block]:
+        return self._main if mark & _IN_MAIN else self._small
 
     def choose(self, incoming: BlockKey | None) -> Block:
         self._incoming = incoming
         self._is_warming_up = False
         while True:
-            if self._small and (self._num_small >= self._small_share or not self._main):
-                block, _ = self._small.popitem(last=False)
-                has_stayed = self._uses[block] >= self._threshold
-                if has_stayed:
-                    self._promote(block)
+            if self._small.length and (self._num_small >= self._small_share or not self._main.length):
+                block = self._small.pop()
+                uses = self.marks[block.block_id] & MOST_USES
+                if uses >= self._threshold:
+                    self._num_small -= 1
+                    self._join_main(block, 0)
+                    continue
             else:
-                block, _ = self._main.popitem(last=False)
-                has_stayed = self._uses[block] > 0
-                if has_stayed:
-                    self._uses[block] -= 1
-                    self._main[block] = None
-            if not has_stayed and block.ref_count == 0:
+                block = self._main.pop()
+                uses = self.marks[block.block_id] & MOST_USES
+                if uses:
+                    self._join_main(block, uses - 1)
+                    continue
+            self.marks[block.block_id] &= ~_IS_QUEUED
+            if block.ref_count == 0:
                 return block
 
-    def _promote(self, block: Block) -> None:
-        self._uses[block] = 0
-        self._in_main[block] = True
-        self._num_small -= 1
-        self._main[block] = None
-
     def evicted(self, block: Block) -> None:
-        if not self._in_main[block]:
+        if not self.marks[block.block_id] & _IN_MAIN:
+            self._num_small -= 1
             self._ghosts.add(block.key, self._incoming)
-        self._forget(block)
 
     def dropped(self, block: Block) -> None:
-        self._small.pop(block, None)
-        self._main.pop(block, None)
-        self._forget(block)
-
-    def _forget(self, block: Block) -> None:
-        del self._uses[block]
-        self._num_small -= not self._in_main.pop(block)
+        mark = self.marks[block.block_id]
+        if mark & _IS_QUEUED:
+            self._line(mark).discard(block)
+        if not mark & _IN_MAIN:
+            self._num_small -= 1

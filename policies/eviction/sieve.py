@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from mypy_extensions import mypyc_attr
 
 from core.interfaces import Block, BlockKey, PolicyEnv
+from core.line import Line
 from policies.eviction.content_eviction import ContentEviction
 
+_WAS_HIT, _IN_ONE, _IN_OTHER = 1, 2, 4  # marks; a block in neither half is not in the queue
 
+
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Sieve(ContentEviction):
     """New blocks join at one end of a queue; a hand goes from the other end towards them, evicts the first block that
     was not hit since it last came by, and starts over at the end. Zhang et al., SIEVE, NSDI 2024. Amortised O(1) each.
@@ -18,42 +22,48 @@ class Sieve(ContentEviction):
 
     def __init__(self, env: PolicyEnv) -> None:
         super().__init__(env)
-        self._was_hit: dict[Block, bool] = {}
-        self._passed: OrderedDict[Block, None] = OrderedDict()
-        self._ahead: OrderedDict[Block, None] = OrderedDict()  # oldest first
+        self._passed: Line[Block] = Line()
+        self._ahead: Line[Block] = Line()
+        self._is_passed, self._is_ahead = _IN_ONE, _IN_OTHER
 
     def enter(self, block: Block) -> None:
-        self._was_hit[block] = False
-        self._ahead[block] = None
+        self.marks[block.block_id] = self._is_ahead
+        self._ahead.append(block)
 
     def hit(self, block: Block) -> None:
-        self._was_hit[block] = True
+        self.marks[block.block_id] |= _WAS_HIT
 
     def rest(self, block: Block) -> None:
-        if block not in self._ahead:
-            self._passed.setdefault(block)
+        mark = self.marks[block.block_id]
+        if mark <= _WAS_HIT:
+            self.marks[block.block_id] = mark | self._is_passed
+            self._passed.append(block)
 
     def choose(self, incoming: BlockKey | None) -> Block:
         while True:
             self._start_over_at_the_end()
-            block, _ = self._ahead.popitem(last=False)
+            block = self._ahead.pop()
+            mark = self.marks[block.block_id]
+            self.marks[block.block_id] = 0
             if block.ref_count:
-                self._was_hit[block] = False
-            elif self._was_hit[block]:
-                self._was_hit[block] = False
-                self._passed[block] = None
+                continue
+            if mark & _WAS_HIT:
+                self.rest(block)
             else:
                 self._start_over_at_the_end()
                 return block
 
     def _start_over_at_the_end(self) -> None:
-        if not self._ahead:
+        if not self._ahead.length:
             self._ahead, self._passed = self._passed, self._ahead
+            self._is_ahead, self._is_passed = self._is_passed, self._is_ahead
 
     def evicted(self, block: Block) -> None:
-        del self._was_hit[block]
+        """Nothing is remembered."""
 
     def dropped(self, block: Block) -> None:
-        del self._was_hit[block]
-        self._ahead.pop(block, None)
-        self._passed.pop(block, None)
+        mark = self.marks[block.block_id]
+        if mark & self._is_ahead:
+            self._ahead.discard(block)
+        elif mark & self._is_passed:
+            self._passed.discard(block)

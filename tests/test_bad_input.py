@@ -162,9 +162,10 @@ def test_a_misspelt_key_in_an_experiment_file_is_told(refused, tmp_path):
     )
 
 
-def test_a_sweep_over_no_option_at_all_is_told(refused):
-    line = refused("sim", "-m", "eviction=glob(x*)")
-    assert line == "-m eviction=glob(x*): no job; expected a glob(...) that an option matches"
+def test_a_sweep_over_no_option_at_all_is_told(kvtwin):
+    finished = kvtwin("sim", "-m", "eviction=glob(x*)")
+    told = "kvtwin: -m eviction=glob(x*): no job; expected a glob(...) that an option matches"
+    assert (finished.status, finished.errors) == (2, [told])
 
 
 def test_policies_check_their_own_parameters(refused):

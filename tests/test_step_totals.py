@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from collections.abc import Mapping
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -11,28 +12,29 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from synthetic_runs import step_arrays, totals_of
 from workloads import Workload, workloads
-from world import Run, simulate
+from world import simulate
 
-from core.columns import gap_arrays
+from core.columns import StepTimes, gap_arrays
+from core.columns import step_arrays as step_arrays_of
 from core.condenser import Condenser
+from core.even_plans import even_plans
 from core.gap_spans import GapSpans, summarize_spans
 from core.packing import exact_dot, narrowed
 from core.percentiles import PERCENTILES
-from core.recorder import Recorder
-from core.step_totals import Level
+from core.recorder import PLAN_ROW, UNEVEN, Recorder
+from core.step_totals import Level, StepTotals
 from core.units import PS_PER_S
 
 Rows = list[int]
 
 
 class Counted:
-    """The same totals from a row a step, in Python's own whole numbers."""
+    """The same totals from columns with a row a step, in Python's own whole numbers."""
 
-    def __init__(self, run: Run) -> None:
-        columns = run.step_arrays()
+    def __init__(self, columns: Mapping[str, Any], block_size: int) -> None:
         times_ps = {name: np.round(columns[name] * PS_PER_S) for name in ("start_s", "duration_s")}
-        self._rows = {name: list(map(int, column)) for name, column in (columns | times_ps).items()}
-        self._block_size = run.scheduler.tables.block_size
+        self._rows = {name: list(map(int, column)) for name, column in (dict(columns) | times_ps).items()}
+        self._block_size = block_size
         self._all = list(range(len(self._rows["start_s"])))
 
     def totals(self) -> dict[str, Any]:
@@ -102,7 +104,7 @@ def numpys(gap_s: np.ndarray) -> dict[str, float | None]:
     }
 
 
-@settings(max_examples=60, deadline=None, derandomize=True, phases=[Phase.generate])
+@settings(max_examples=40, deadline=None, derandomize=True, phases=[Phase.generate])
 @given(workload=workloads())
 def test_steps_and_gaps_are_told_as_if_counted_one_by_one(workload: Workload) -> None:
     given_to = workload.trace, workload.settings, workload.cost, workload.arrivals, workload.concurrency
@@ -110,7 +112,7 @@ def test_steps_and_gaps_are_told_as_if_counted_one_by_one(workload: Workload) ->
     often, seldom = Condenser(num_plans_at_once=1), Condenser()
     cut_up = simulate(*given_to, condenser=often).scheduler.recorder
     assert (cut_up.num_steps, cut_up.num_plans) == (run.num_steps, run.num_plans)
-    expected = Counted(run).totals()
+    expected = Counted(run.step_arrays(), run.scheduler.tables.block_size).totals()
     totals, gaps = run.step_totals(), gap_arrays(run.scheduler.recorder)
     told = {name: value for name, value in asdict(totals).items() if name in expected}
     assert told == expected
@@ -124,6 +126,90 @@ def test_steps_and_gaps_are_told_as_if_counted_one_by_one(workload: Workload) ->
     gap_s = np.repeat(gaps["gap_s"], gaps["multiplicity"])
     assert figures == numpys(gap_s) | {"mean": figures["mean"]}
     assert figures["mean"] is None or figures["mean"] == pytest.approx(gap_s.mean(), rel=1e-12)
+
+
+SMALL = st.integers(0, 3)
+STEPS = st.lists(st.tuples(st.integers(1, 9), SMALL, SMALL, SMALL, SMALL, SMALL, st.booleans()), min_size=1, max_size=4)
+PLANS = st.lists(st.tuples(STEPS, st.sampled_from([0, 0, 7]), st.booleans(), *[SMALL] * 7), min_size=1, max_size=6)
+
+
+def record(recorder: Recorder, plans: list[Any], num_before_cut: int) -> None:
+    """Writes made-up plans down, as a scheduler and its pool would: with pauses, listed durations and lost decodes."""
+    ended_ps = started_ps = num_steps_begun = num_evictions = 0
+    steps = (recorder.step_cached_blocks, recorder.step_orphan_blocks, recorder.step_shared_references)
+    steps += (recorder.step_internal_tokens, recorder.step_external_tokens)
+    for place, (drawn, pause_ps, is_even, filled, gaps, others, lost, referenced, cached, orphans) in enumerate(plans):
+        first_ps, growth_ps = drawn[0][0], drawn[0][1]
+        durations_ps = [first_ps + growth_ps * k if is_even else step[0] for k, step in enumerate(drawn)]
+        if not is_even:
+            first_ps, growth_ps = len(recorder.uneven_ps), UNEVEN
+            recorder.uneven_ps.extend(durations_ps)
+        for _, *counts, evicts in drawn:
+            for series, count in zip(steps, counts, strict=True):
+                series.note(num_steps_begun, count)
+            num_evictions += evicts and place > 1
+            recorder.step_evictions_before_end.note(num_steps_begun, num_evictions)
+            recorder.step_referenced_blocks.append(counts[0] + 5)
+            num_steps_begun += 1
+        if place and min(lost, gaps):
+            recorder.lost_decodes[place] = min(lost, gaps)
+        start_ps, decodes = ended_ps + pause_ps, gaps + others
+        row = (len(drawn), start_ps, first_ps, growth_ps, 0, decodes, 0, filled, gaps * (place > 0), 1, referenced)
+        recorder.plans.frombytes(PLAN_ROW.pack(*row))
+        recorder.plan_decided_ps.append(started_ps if place else start_ps)
+        recorder.cached_blocks_after.note(place, cached)
+        recorder.orphan_blocks_after.note(place, orphans)
+        ended_ps = start_ps + sum(durations_ps)
+        started_ps = ended_ps - durations_ps[-1]
+        if recorder.condenser is not None and place + 1 == num_before_cut:
+            recorder.condenser.on_done(recorder)
+
+
+class Comings:
+    """Requests that arrive and are done at these times, and nothing else of them."""
+
+    def __init__(self, comings: list[tuple[int, int]]) -> None:
+        self._columns = {
+            "arrival_ps": np.array([arrival_ps for arrival_ps, _ in comings], dtype=np.int64),
+            "finish_ps": np.array([arrival_ps + stay_ps for arrival_ps, stay_ps in comings], dtype=np.int64),
+        }
+
+    def column(self, name: str) -> np.ndarray:
+        return self._columns[name]
+
+
+@settings(max_examples=100, deadline=None, derandomize=True, phases=[Phase.generate])
+@given(
+    plans=PLANS,
+    num_before_cut=st.integers(0, 5),
+    decides_ahead=st.booleans(),
+    comings=st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40)), max_size=4),
+)
+def test_made_up_records_pause_and_are_cut_anywhere(
+    plans: list[Any], num_before_cut: int, decides_ahead: bool, comings: list[tuple[int, int]]
+) -> None:
+    requests: Any = Comings([(0, 10**6), *comings])
+    whole, cut = Recorder(), Recorder(Condenser(num_plans_at_once=0))
+    for recorder in (whole, cut):
+        recorder.decides_ahead, recorder.block_size, recorder.num_kv_groups = decides_ahead, 4, 2
+        record(recorder, plans, num_before_cut)
+    columns, gaps, totals = step_arrays_of(whole, requests, None), gap_arrays(whole), StepTotals()
+    totals.add(even_plans(whole), whole, requests)
+    expected = Counted(columns, block_size=4).totals()
+    assert {name: value for name, value in asdict(totals).items() if name in expected} == expected
+
+    assert cut.condenser is not None
+    cut_totals, spans = cut.condenser.finish(cut)
+    assert replace(totals, saturated=None) == cut_totals
+    gap_s = np.repeat(gaps["gap_s"], gaps["multiplicity"])
+    figures = summarize_spans(spans)
+    assert figures == numpys(gap_s) | {"mean": figures["mean"]}
+    durations_ps = [
+        step[0] if not is_even else steps[0][0] + steps[0][1] * k
+        for steps, _, is_even, *_ in plans
+        for k, step in enumerate(steps)
+    ]
+    assert StepTimes.of(whole).duration_ps.tolist() == durations_ps
 
 
 @settings(max_examples=100, deadline=None, derandomize=True)
@@ -162,6 +248,8 @@ def test_blocks_times_picoseconds_go_beyond_64_bits() -> None:
     counts, times_ps = np.full(40_000, 2**31 - 1), np.full(40_000, 2**62 + 1)
     times_ps[0] = -3
     assert exact_dot(counts, times_ps) == (2**31 - 1) * (39_999 * (2**62 + 1) - 3)
+    assert exact_dot(counts[1:], times_ps[1:]) == (2**31 - 1) * 39_999 * (2**62 + 1)
+    assert exact_dot(counts[:3], times_ps[1:4]) == 3 * (2**31 - 1) * (2**62 + 1)
 
 
 @pytest.mark.parametrize(("most", "width"), [(127, 1), (128, 2), (-(2**15) - 1, 4), (2**31, 8)])

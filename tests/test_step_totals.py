@@ -129,7 +129,8 @@ def test_steps_and_gaps_are_told_as_if_counted_one_by_one(workload: Workload) ->
 
 
 SMALL = st.integers(0, 3)
-STEPS = st.lists(st.tuples(st.integers(1, 9), SMALL, SMALL, SMALL, SMALL, SMALL, st.booleans()), min_size=1, max_size=4)
+SELDOM = st.sampled_from([0, 0, 0, 0, 2])
+STEPS = st.lists(st.tuples(st.integers(1, 9), *[SELDOM] * 5, st.booleans()), min_size=1, max_size=4)
 PLANS = st.lists(st.tuples(STEPS, st.sampled_from([0, 0, 7]), st.booleans(), *[SMALL] * 7), min_size=1, max_size=6)
 
 
@@ -178,7 +179,7 @@ class Comings:
         return self._columns[name]
 
 
-@settings(max_examples=100, deadline=None, derandomize=True, phases=[Phase.generate])
+@settings(max_examples=60, deadline=None, derandomize=True, phases=[Phase.generate])
 @given(
     plans=PLANS,
     num_before_cut=st.integers(0, 5),
@@ -204,6 +205,8 @@ def test_made_up_records_pause_and_are_cut_anywhere(
     gap_s = np.repeat(gaps["gap_s"], gaps["multiplicity"])
     figures = summarize_spans(spans)
     assert figures == numpys(gap_s) | {"mean": figures["mean"]}
+    num_lost = sum(whole.lost_decodes.values())
+    assert figures["n"] == sum(len(steps) * gaps for steps, _, _, _, gaps, *_ in plans[1:]) - num_lost
     durations_ps = [
         step[0] if not is_even else steps[0][0] + steps[0][1] * k
         for steps, _, is_even, *_ in plans

@@ -215,6 +215,15 @@ def test_made_up_records_pause_and_are_cut_anywhere(
     assert StepTimes.of(whole).duration_ps.tolist() == durations_ps
 
 
+def test_the_late_time_begins_with_the_step_that_evicts() -> None:
+    """In the midst of a plan in which no count changes: the last of six steps of 1 ps."""
+    plan = ([(1, 0, 0, 0, 0, 0, False), (1, 0, 0, 0, 0, 0, True)], 0, True, *[0] * 7)
+    recorder, totals = Recorder(), StepTotals()
+    record(recorder, [plan] * 3, num_before_cut=0)
+    totals.add(even_plans(recorder), recorder)
+    assert (totals.late_cached, totals.cached.span_ps) == (Level(0, 1, least=0, most=0), 6)
+
+
 @settings(max_examples=100, deadline=None, derandomize=True)
 @given(
     spans=st.lists(

@@ -119,7 +119,7 @@ def _blocks_that_fit(config: DictConfig, decoder: Decoder, budget: MemoryBudget 
     block_bytes = kv_block_bytes(decoder.shape, config.pool.block_size_tokens, decoder.dtype)
     num_bytes = auto_pool_bytes(config, budget)
     if num_bytes < block_bytes:
-        raise InputError(f"engine.pool_bytes={num_bytes}: one block takes {block_bytes} bytes")
+        raise InputError(f"engine.pool_bytes={num_bytes}: one block takes {block_bytes} bytes; expected more")
     return int(num_bytes // block_bytes)
 
 

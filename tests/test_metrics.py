@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 from synthetic_runs import gaps_of, request_arrays, step_arrays, totals_of
@@ -23,6 +25,11 @@ def records(requests, steps=None, gaps=((), ()), num_blocks=20, tokens=NO_TOKENS
         has_prefix_information=options.pop("has_prefix_information", True),
         **options,
     )
+
+
+def test_a_mean_of_many_does_not_depend_on_the_number_of_threads() -> None:
+    values = np.random.default_rng(1).exponential(1, 20_000)
+    assert summarize(values)["mean"] == float.fromhex("0x1.feb7d07ad22aap-1") == math.fsum(values) / 20_000
 
 
 def test_what_is_not_defined_has_no_percentile():

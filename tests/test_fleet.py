@@ -203,7 +203,7 @@ def test_a_report_shows_each_replica(command):
     assert command("sim", "trace.limit=30", "cluster.num_replicas=2", "out=run", "report=true").status == 0
     page = Path("run/report.html").read_text()
     assert "Routed by RoundRobin. max/mean is 1 where all have the same." in page
-    assert page.count('<th scope="row">1</th>') == 1
+    assert page.count('<th scope="row" data-column="replica">1</th>') == 1
 
 
 def test_without_a_row_a_step_the_figures_stay():

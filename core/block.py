@@ -34,10 +34,10 @@ class Block:
         self.id_bytes = block_id.to_bytes(8, sys.byteorder, signed=True)  # as the log has it, of which there is a lot
         self.ref_count = ref_count
         self.key = key  # set while the block is registered in the prefix index
-        self.position = position  # of its content in its chain, the root being 0; of the last registration
-        self.category = (
-            category  # of the request that registered it: its kind where the trace tells one, else its tenant
-        )
+        # Of the last registration: the place of its content in its chain, the root being 0; and the kind of its request
+        # where the trace tells one, else its tenant.
+        self.position = position
+        self.category = category
         self.link: Any = None
         self.content = -1  # its number in the prefix index, where that gives any
 

@@ -79,8 +79,9 @@ class RunPool(Pool):
         self._num_empty = 0  # runs in it without an idle block
         self._num_runs = 0
         self._runs: dict[int, IdleRun] = {}  # those in order, by number
-        self._run_of = array("q", bytes(8 * (first_block_id + num_blocks)))  # by id: number of its last run, if any
-        self._run_of_each = np.frombuffer(self._run_of, dtype=np.int64)
+        # By id: number of its last run, if any. Zeros cost nothing until they are touched: pools may be large and idle.
+        self._run_of_each = np.zeros(first_block_id + num_blocks, dtype=np.int64)
+        self._run_of = self._run_of_each.data  # where one is looked up
         self._sharers: dict[int, int] = {}  # references beyond the first, of the blocks that have any
         self._most_shared = 0  # those stand at places below this in their tables
 

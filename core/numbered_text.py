@@ -92,11 +92,13 @@ class ContentNumbers:
         bounds.append(num_shared)
         return NumberedText(num_shared, bounds, shifts)
 
-    def known(self, keys: BlockKeys) -> list[int]:
-        """The first number of each of its leading names that were met before. Changes nothing."""
+    def known(self, keys: BlockKeys, num_blocks: int) -> list[int]:
+        """The first number of each of its leading names, of the first `num_blocks` blocks, that were met before.
+        Changes nothing.
+        """
         first_numbers = self._first_numbers.get(keys.blocks_a_name, {})
         known: list[int] = []
-        for name in keys.names():
+        for name in keys.names()[: -(-num_blocks // keys.blocks_a_name)]:
             number = first_numbers.get(name)
             if number is None:
                 break

@@ -75,7 +75,7 @@ class RunIndex:
         if self._pending_end:
             self._settle()
         num_held, oldest = 0, self._oldest
-        for number in self.numbers.known(keys):
+        for number in self.numbers.known(keys, num_blocks):
             for part in range(number, number + keys.blocks_a_name):
                 if num_held == num_blocks or oldest[part] < 0:
                     return num_held

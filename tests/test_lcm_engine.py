@@ -10,6 +10,7 @@ import pytest
 from engine_world import TINY, EngineSetup, assert_lockstep, run_trace
 from world import Settings, trace_of
 
+from core.interfaces import Block
 from core.kv_group import merged
 from engine.executor import TorchExecutor
 from engine.model import Decoder
@@ -56,7 +57,7 @@ class OneLayerOff(TorchExecutor):
 
     def _block_tables(self, sequence):
         first, *others = super()._block_tables(sequence)
-        return [first, *([block and replace(block, block_id=block.block_id + 1) for block in t] for t in others)]
+        return [first, *([block and Block(block.block_id + 1) for block in t] for t in others)]
 
 
 def test_pages_that_overlap_are_found() -> None:

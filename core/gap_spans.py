@@ -16,6 +16,7 @@ from core.units import PS_PER_S
 
 Ints = NDArray[np.int64]
 
+_MOST_EXPANDED = 1 << 22  # gaps: a hundred megabytes, and a second's work
 _NUM_BITS_CUT = 11  # of a 32-bit float's fraction of 23: bins are 1/4096 wide
 
 
@@ -60,6 +61,13 @@ class GapSpans:
         num = self.num_steps.astype(np.int64)
         return exact_dot(self.multiplicity, num * self.first_ps + self.growth_ps * (num * (num - 1) // 2))
 
+    def num_up_to(self, most_ps: int) -> int:
+        """How many gaps are no longer than this."""
+        room_ps = most_ps - self.first_ps.astype(np.int64)
+        further = room_ps // np.maximum(self.growth_ps, 1).astype(np.int64)
+        num = np.where(self.growth_ps == 0, self.num_steps, np.minimum(further + 1, self.num_steps))
+        return int((np.where(room_ps < 0, 0, num) * self.multiplicity.astype(np.int64)).sum())
+
     def expanded(self) -> tuple[Ints, Ints]:
         """The gaps, each once, and how many times each is there."""
         row, place = expanded(self.num_steps)
@@ -100,7 +108,8 @@ def _single(gaps_ps: Ints, multiplicity: Ints) -> GapSpans:
 
 def summarize_spans(parts: Sequence[GapSpans]) -> Summary:
     """{mean, p50, p90, p95, p99, max, n} of the gaps of all parts, in seconds: percentiles as numpy's of them all, bit
-    for bit, and an exact mean. O(spans), and O(n log n) for the gaps about as long as one that is asked for.
+    for bit, and an exact mean. O(spans), and O(n log n) for the gaps about as long as one that is asked for; where
+    those are millions, O(spans) of such gaps for each halving of the range that is left.
     """
     num_gaps = sum(part.num_gaps for part in parts)
     if num_gaps == 0:
@@ -115,23 +124,52 @@ def _ranked_ps(parts: Sequence[GapSpans], ranks: Ints) -> Ints:
     """The gaps of these ranks from below, from 0.
 
     A rank's gap is no shorter than it would be if all gaps of a span were as short as its first, and no longer than if
-    they were as long as its last. Only the spans that reach in between are expanded and sorted.
+    they were as long as its last. Only the spans that reach in between matter.
     """
     bins = [(_bins(part.first_ps), _bins(part.last_ps)) for part in parts]
     least = _bin_of_rank([first for first, _ in bins], parts, ranks)
     most = _bin_of_rank([last for _, last in bins], parts, ranks)
-    num_below, near = np.zeros_like(ranks), []
-    for part, (first, last) in zip(parts, bins, strict=True):
-        is_near = np.zeros(len(first), dtype=bool)
-        for low, high in set(zip(least.tolist(), most.tolist(), strict=True)):
-            is_near |= (first <= high) & (last >= low)
-        near.append(part.where(is_near).expanded())
-        last_of_others, num_of_others = last[~is_near], part.num_each[~is_near]
-        num_below += [int(num_of_others[last_of_others < low].sum()) for low in least]
-    gaps_ps, multiplicity = (np.concatenate(columns) for columns in zip(*near, strict=True))
+    found = np.zeros_like(ranks)
+    for low, high in set(zip(least.tolist(), most.tolist(), strict=True)):
+        near, num_below = [], 0
+        for part, (first, last) in zip(parts, bins, strict=True):
+            near.append(part.where((first <= high) & (last >= low)))
+            num_below += part.where(last < low).num_gaps
+        of_these = (least == low) & (most == high)
+        found[of_these] = _selected_ps(near, ranks[of_these] - num_below)
+    return found
+
+
+def _selected_ps(parts: Sequence[GapSpans], ranks: Ints) -> Ints:
+    """As `_ranked_ps`, of all gaps of these parts."""
+    if _num_expanded(parts) > _MOST_EXPANDED:
+        return np.array([_halved_ps(parts, rank) for rank in ranks.tolist()])
+    gaps_ps, multiplicity = (np.concatenate(columns) for columns in zip(*(p.expanded() for p in parts), strict=True))
     order = np.argsort(gaps_ps)
     num_up_to = np.cumsum(multiplicity[order], dtype=np.int64)
-    return np.asarray(gaps_ps[order[np.searchsorted(num_up_to, ranks - num_below, side="right")]])
+    return np.asarray(gaps_ps[order[np.searchsorted(num_up_to, ranks, side="right")]])
+
+
+def _halved_ps(parts: Sequence[GapSpans], rank: int) -> int:
+    """The gap of one rank, where too many are there to expand: the range is halved until few or equal ones are left."""
+    found = [part for part in parts if len(part.first_ps)]
+    low, high = min(int(p.first_ps.min()) for p in found), max(int(p.last_ps.max()) for p in found)
+    while low < high:
+        middle = (low + high) // 2
+        if sum(part.num_up_to(middle) for part in found) > rank:
+            high = middle
+            found = [part.where(part.first_ps <= high) for part in found]
+        else:
+            low = middle + 1
+            rank -= sum(part.where(part.last_ps < low).num_gaps for part in found)
+            found = [part.where(part.last_ps >= low) for part in found]
+        if _num_expanded(found) <= _MOST_EXPANDED:
+            return int(_selected_ps(found, np.array([rank]))[0])
+    return low
+
+
+def _num_expanded(parts: Sequence[GapSpans]) -> int:
+    return sum(int(part.num_steps.sum(dtype=np.int64)) for part in parts)
 
 
 def _bins(gaps_ps: Ints) -> Ints:

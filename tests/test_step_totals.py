@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from synthetic_runs import step_arrays, totals_of
 from workloads import Workload, workloads
 from world import simulate
 
+from core import gap_spans as gap_spans_module
 from core.columns import StepTimes, gap_arrays
 from core.columns import step_arrays as step_arrays_of
 from core.condenser import Condenser
@@ -241,6 +243,15 @@ def test_percentiles_of_spans_are_numpys_of_all_gaps(spans: list[tuple[int, ...]
     ]
     told = summarize_spans(parts)
     assert told == numpys(np.array(gaps_ps) / PS_PER_S) | {"mean": sum(gaps_ps) / (len(gaps_ps) * PS_PER_S)}
+    with patch.object(gap_spans_module, "_MOST_EXPANDED", 5):
+        assert summarize_spans(parts) == told, "found by halving"
+
+
+def test_long_spans_of_about_equal_gaps_are_not_expanded() -> None:
+    """Two billion gaps from 1 ms on, each a picosecond longer than the one before it, twice."""
+    span = GapSpans(*map(np.array, ([10**9] * 2, [1] * 2, [2_000_000_000] * 2, [1] * 2)))
+    told = summarize_spans([span.narrowed()])
+    assert (told["n"], told["p50"], told["max"]) == (4_000_000_000, 1.9999999995e-3, 2.999999999e-3)
 
 
 def test_a_billion_gaps_are_not_expanded() -> None:

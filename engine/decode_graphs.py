@@ -32,14 +32,10 @@ def recorded_sizes(max_num_seqs: int) -> list[int]:
     return [*(size for size in sizes if size < max_num_seqs), max_num_seqs]
 
 
-def obstacle_to_graphs(shape: DecoderShape, kernels: DecoderKernels, device: torch.device) -> str | None:
-    """Why steps of this decoder cannot be recorded, or None."""
+def obstacle_to_graphs(kernels: DecoderKernels, device: torch.device) -> str | None:
+    """Why steps cannot be recorded, or None."""
     if device.type != "cuda":
         return f"graphs are CUDA's, the engine runs on {device.type}"
-    if shape.experts is not None:
-        return "a mixture of experts waits for the device in every layer"
-    if shape.latent is not None:
-        return "latents are cached without regard to padding"
     if not knows_padding(kernels):
         return "only Triton's kernels know rows of padding"
     return None

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 
@@ -53,11 +55,24 @@ class GatedWeights:
 
 @dataclass(frozen=True, slots=True)
 class ExpertWeights:
-    """router: [num_experts, hidden]; `shared` is one MLP as wide as all shared experts together."""
+    """router: [num_experts, hidden]; gate_up: [num_experts, 2 intermediate, hidden]; down: [num_experts, hidden,
+    intermediate]; `shared` is one MLP as wide as all shared experts together.
+    """
 
     router: Tensor
-    experts: tuple[GatedWeights, ...]
+    gate_up: Tensor
+    down: Tensor
     shared: GatedWeights | None = None
+
+    @classmethod
+    def of(cls, router: Tensor, experts: Sequence[GatedWeights], shared: GatedWeights | None) -> ExpertWeights:
+        gate_up, down = (torch.stack(parts) for parts in zip(*((e.gate_up, e.down) for e in experts), strict=True))
+        return cls(router, gate_up, down, shared)
+
+    @property
+    def experts(self) -> list[GatedWeights]:
+        """One by one; views."""
+        return list(map(GatedWeights, self.gate_up, self.down))
 
 
 @dataclass(frozen=True, slots=True)

@@ -192,12 +192,12 @@ class _Assembly:
 
     def _mixture(self, prefix: str, experts: ExpertShape) -> ExpertWeights:
         names, width = self._names, experts.intermediate
-        return ExpertWeights(
+        return ExpertWeights.of(
             router=self._weight(f"{prefix}.{names.router}", experts.num_experts, self._shape.hidden),
-            experts=tuple(
+            experts=[
                 self._mlp(f"{prefix}.{names.experts}.{number}", width, names.expert_parts)
                 for number in range(experts.num_experts)
-            ),
+            ],
             shared=self._mlp(f"{prefix}.mlp.shared_experts", experts.num_shared * width)
             if experts.num_shared
             else None,

@@ -48,11 +48,16 @@ def knows_padding(kernels: DecoderKernels) -> bool:
     return find_spec("triton") is not None and kernels is _triton_kernels()
 
 
+def is_for_cpus(kernels: DecoderKernels) -> bool:
+    """Whether a step computed with the set has no device to wait for."""
+    return isinstance(kernels, CpuAttention)
+
+
 def name_of(kernels: DecoderKernels) -> str:
     """One of KERNEL_SETS."""
     if kernels is reference:
         return "reference"
-    if isinstance(kernels, CpuAttention):
+    if is_for_cpus(kernels):
         return "native" if isinstance(kernels, NativeKernels) else "cpu"
     return "triton"
 

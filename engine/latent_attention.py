@@ -44,7 +44,7 @@ class LatentAttention:
         angles = step.angles_of(self._place)
         (cache,) = step.kv.layer(self._place)
         slots = step.batch.groups[self._place.group].slot_mapping
-        cache.flatten(0, 1).index_copy_(0, slots, self._cached(x, angles))
+        self._kernels.write_latents(self._cached(x, angles), cache, slots)
 
         mixed = paged_attention(
             self._kernels.mla_decode_attention,

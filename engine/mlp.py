@@ -11,6 +11,7 @@ from torch.nn.functional import gelu, linear
 from engine.attention import DecoderKernels
 from engine.decoder_shape import DecoderShape, ExpertShape
 from engine.decoder_weights import ExpertWeights, GatedWeights
+from engine.kernel_sets import is_for_cpus
 from engine.projection import projection
 
 Gate = Callable[[Tensor], Tensor]
@@ -41,14 +42,15 @@ class GatedMLP:
 
 
 class Mixture:
-    """A token's best experts, each weighted by the router; a loop over the experts that any token chose."""
+    """A token's best experts, each weighted by the router, and the shared ones."""
 
     def __init__(
         self, shape: DecoderShape, experts: ExpertShape, weights: ExpertWeights, kernels: DecoderKernels
     ) -> None:
         self._shape = experts
         self._router = weights.router
-        self._experts = [GatedMLP(shape, expert, kernels) for expert in weights.experts]
+        experts_of = LoopedExperts if is_for_cpus(kernels) else GroupedExperts
+        self._experts = experts_of(shape, weights, kernels)
         self._shared = None if weights.shared is None else GatedMLP(shape, weights.shared, kernels)
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -56,8 +58,44 @@ class Mixture:
         share, chosen = linear(x, self._router).float().softmax(dim=-1).topk(self._shape.num_active, dim=-1)
         if self._shape.renormalised:
             share = share / share.sum(dim=-1, keepdim=True)
-        share = (share * self._shape.scale).to(x.dtype)
-        mixed = torch.zeros_like(x) if self._shared is None else self._shared(x)
+        mixed = self._experts(x, chosen, (share * self._shape.scale).to(x.dtype))
+        return mixed if self._shared is None else mixed.add_(self._shared(x))
+
+
+class GroupedExperts:
+    """All experts at once: the pairs of a token and an expert, sorted by expert, are the rows of two products.
+
+    There are always as many pairs, whoever chose whom, so nothing has to be asked of the device: a step does not wait,
+    and can be recorded.
+    """
+
+    def __init__(self, shape: DecoderShape, weights: ExpertWeights, kernels: DecoderKernels) -> None:
+        self._gate = _gate(shape.activation, kernels)
+        self._product = kernels.expert_product
+        self._gate_up, self._down = weights.gate_up, weights.down
+        self._bounds = torch.arange(len(weights.gate_up) + 1, device=weights.gate_up.device)
+
+    def __call__(self, x: Tensor, chosen: Tensor, share: Tensor) -> Tensor:
+        """chosen: int64 [num_tokens, num_active]; share: likewise, of x's dtype. The weighted sum, [num_tokens, hidden]"""
+        by_expert, pairs = chosen.flatten().sort(stable=True)
+        starts = torch.searchsorted(by_expert, self._bounds)
+        gated = self._gate(self._product(x, self._gate_up, pairs // chosen.shape[1], starts))
+        fed = self._product(gated, self._down, torch.arange(len(pairs), device=x.device), starts)
+        by_token = torch.empty_like(fed).index_copy_(0, pairs, fed).unflatten(0, chosen.shape)
+        return torch.einsum("tkh,tk->th", by_token, share)
+
+
+class LoopedExperts:
+    """One after another, those that any token chose. For a CPU: there is nothing to wait for, the weights of the others
+    are not read, and each lies in the layout that it is read best in.
+    """
+
+    def __init__(self, shape: DecoderShape, weights: ExpertWeights, kernels: DecoderKernels) -> None:
+        self._experts = [GatedMLP(shape, expert, kernels) for expert in weights.experts]
+
+    def __call__(self, x: Tensor, chosen: Tensor, share: Tensor) -> Tensor:
+        """As `GroupedExperts`."""
+        mixed = torch.zeros_like(x)
         for number in chosen.unique().tolist():
             rows, ranks = (chosen == number).nonzero(as_tuple=True)
             mixed.index_add_(0, rows, self._experts[number](x[rows]) * share[rows, ranks, None])

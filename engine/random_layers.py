@@ -75,8 +75,8 @@ class RandomLayers:
         return GatedWeights(self._projection(2 * intermediate, hidden), self._projection(hidden, intermediate))
 
     def _mixture(self, experts: ExpertShape) -> ExpertWeights:
-        return ExpertWeights(
+        return ExpertWeights.of(
             router=self._projection(experts.num_experts, self._shape.hidden),
-            experts=tuple(self._gated(experts.intermediate) for _ in range(experts.num_experts)),
+            experts=[self._gated(experts.intermediate) for _ in range(experts.num_experts)],
             shared=self._gated(experts.num_shared * experts.intermediate) if experts.num_shared else None,
         )

@@ -9,7 +9,8 @@ from dataclasses import replace
 from kernels.aot import Case, Work
 from kernels.aot_attention import attention_cases
 from kernels.block_copy import TILE_WORDS, copy_units_kernel
-from kernels.kv_write import write_kv_kernel, write_tile
+from kernels.expert_product import expert_config, expert_product_kernel
+from kernels.kv_write import write_kv_kernel, write_latents_kernel, write_tile
 from kernels.rms_norm import MAX_HIDDEN, norm_tile, norm_warps, rms_norm_kernel
 from kernels.rope_kv_write import rope_kv_write_kernel, rope_tile
 from kernels.swiglu import TILE, swiglu_kernel
@@ -17,10 +18,12 @@ from kernels.swiglu import TILE, swiglu_kernel
 BF16_BYTES = 2
 NUM_HEADS, NUM_KV_HEADS, HEAD_DIM, HIDDEN, MLP_WIDTH, BLOCK_SIZE, NUM_LAYERS = 32, 8, 128, 4096, 14336, 16, 32
 NUM_TOKENS = 8192
+LATENT_WIDTH = 576  # DeepSeek-V3
+NUM_EXPERTS, NUM_ACTIVE, EXPERT_HIDDEN, EXPERT_WIDTH = 128, 8, 2048, 768  # Qwen3-30B-A3B
 
 
 def cases() -> list[Case]:
-    return [*_write_cases(), *_norm_cases(), *_copy_cases(), *attention_cases()]
+    return [*_write_cases(), *_norm_cases(), *_expert_cases(), *_copy_cases(), *attention_cases()]
 
 
 def _seldom(case: Case) -> Case:
@@ -42,6 +45,14 @@ def _write_cases() -> list[Case]:
             },
             write_tile(NUM_KV_HEADS * HEAD_DIM),
             Work(f"{NUM_TOKENS:,} tokens", 4 * NUM_TOKENS * NUM_KV_HEADS * HEAD_DIM * BF16_BYTES, 0),
+        ),
+        Case(
+            "write_latents",
+            write_latents_kernel,
+            {"latents": "*bf16", "cache": "*bf16", "slot_mapping": "*i64", "latent_stride": "i32"},
+            write_tile(LATENT_WIDTH),
+            Work(f"{NUM_TOKENS:,} tokens", 2 * NUM_TOKENS * LATENT_WIDTH * BF16_BYTES, 0),
+            num_quick_targets=1,
         ),
     ]
 
@@ -98,6 +109,45 @@ def _norm(name: str, hidden: int, num_rows: int, has_residual: bool) -> Case:
             (5 if has_residual else 4) * num_elements,
         ),
         num_warps=norm_warps(hidden),
+    )
+
+
+def _expert_cases() -> list[Case]:
+    """Tiles depend on whether addresses are multiples of 16, as those of attention do."""
+    return [
+        _experts("expert_product", 64, "bf16", 2, num_quick_targets=1),
+        _experts("expert_product of a prompt", NUM_TOKENS, "bf16", 2),
+        _experts("expert_product, unaligned", NUM_TOKENS, "bf16", 2, is_aligned=False),
+        _experts("expert_product, fp32", NUM_TOKENS, "fp32", 4),
+    ]
+
+
+def _experts(
+    name: str, num_tokens: int, dtype: str, element_bytes: int, is_aligned: bool = True, num_quick_targets: int = 0
+) -> Case:
+    """Gate and up of all experts, each of which has rows."""
+    num_pairs, num_out = num_tokens * NUM_ACTIVE, 2 * EXPERT_WIDTH
+    config = expert_config(num_pairs, NUM_EXPERTS, EXPERT_HIDDEN, element_bytes, is_aligned)
+    num_elements = NUM_EXPERTS * num_out * EXPERT_HIDDEN + num_tokens * EXPERT_HIDDEN + num_pairs * num_out
+    return Case(
+        name,
+        expert_product_kernel,
+        {
+            **dict.fromkeys(("product_ptr", "x_ptr", "weights_ptr"), f"*{dtype}"),
+            **dict.fromkeys(("rows_ptr", "starts_ptr"), "*i64"),
+            **dict.fromkeys(("x_stride", "expert_stride", "num_experts", "num_out"), "i32"),
+        },
+        config.constexprs,
+        Work(
+            f"{num_tokens:,} tokens, {NUM_ACTIVE} of {NUM_EXPERTS} experts each",
+            num_elements * element_bytes,
+            2 * num_pairs * num_out * EXPERT_HIDDEN,
+        ),
+        config.num_warps,
+        config.num_stages,
+        not_divisible=frozenset({"num_experts"}),
+        divisibilities=(is_aligned,),
+        num_quick_targets=num_quick_targets,
     )
 
 

@@ -37,10 +37,12 @@ class CpuAttention:
     """
 
     write_kv = staticmethod(reference.write_kv)
+    write_latents = staticmethod(reference.write_latents)
     rope_kv_write = staticmethod(reference.rope_kv_write)
     rms_norm = staticmethod(reference.rms_norm)
     add_rms_norm = staticmethod(reference.add_rms_norm)
     swiglu = staticmethod(reference.swiglu)
+    expert_product = staticmethod(reference.expert_product)
     copy_blocks = staticmethod(reference.copy_blocks)
     gather_blocks = staticmethod(reference.gather_blocks)
     scatter_blocks = staticmethod(reference.scatter_blocks)

@@ -6,7 +6,8 @@ Imported where they run: on a GPU, or under TRITON_INTERPRET=1. It needs Triton;
 from kernels.block_copy import copy_blocks, move_tokens
 from kernels.cascade_attention import cascade_decode_attention
 from kernels.decode_attention import decode_attention
-from kernels.kv_write import write_kv
+from kernels.expert_product import expert_product
+from kernels.kv_write import write_kv, write_latents
 from kernels.mla_attention import mla_decode_attention, mla_prefill_attention
 from kernels.prefill_attention import prefill_attention
 from kernels.rms_norm import add_rms_norm, rms_norm
@@ -19,6 +20,7 @@ __all__ = [
     "cascade_decode_attention",
     "copy_blocks",
     "decode_attention",
+    "expert_product",
     "gather_blocks",
     "mla_decode_attention",
     "mla_prefill_attention",
@@ -29,4 +31,5 @@ __all__ = [
     "scatter_blocks",
     "swiglu",
     "write_kv",
+    "write_latents",
 ]

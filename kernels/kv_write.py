@@ -1,4 +1,4 @@
-"""The write of new keys and values into the paged cache, for models whose rotation is done elsewhere."""
+"""The write of new keys and values, or latents, into the paged cache, for models whose rotation is done elsewhere."""
 
 import triton
 import triton.language as tl
@@ -34,6 +34,30 @@ def write_kv(key: Tensor, value: Tensor, k_cache: Tensor, v_cache: Tensor, slot_
         write_kv_kernel[grid](key, value, k_cache, v_cache, slot_mapping, key.stride(0), value.stride(0), **tile)
 
 
+def write_latents(latents: Tensor, cache: Tensor, slot_mapping: Tensor) -> None:
+    """Writes one layer's new latents with their rotated keys (MLA) into their slots, in place: cache[slot[t]] = new[t].
+
+    latents: [num_tokens, width], rows may be strided; cache: [num_blocks, block_size, width]; slot_mapping: as in
+    write_kv.
+
+    Moves 2 num_tokens width elements (each read once and written once); no FLOPs. One program: up to 1,024 elements of
+    one token.
+
+    Raises ValueError for other shapes, dtypes and layouts.
+    """
+    require(latents.dim() == 2 and cache.dim() == 3, "latents must be [num_tokens, width], cache three-dimensional")
+    num_tokens, width = latents.shape
+    require_index("slot_mapping", slot_mapping, num_tokens)
+    require_shape("cache", cache, (*cache.shape[:2], width))
+    require_contiguous("cache", cache)
+    require(cache.dtype == latents.dtype, f"cache is {cache.dtype}, latents are {latents.dtype}; make them the same")
+    require(latents.stride(1) == 1, "the numbers of one latent must be contiguous")
+    if num_tokens:
+        tile = write_tile(width)
+        grid = (num_tokens, triton.cdiv(width, tile["TILE"]))
+        write_latents_kernel[grid](latents, cache, slot_mapping, latents.stride(0), **tile)
+
+
 def write_tile(row: int) -> dict[str, int]:
     """The kernel's compile-time values for `row` elements a token."""
     return {"ROW": row, "TILE": min(1024, triton.next_power_of_2(row))}
@@ -58,3 +82,12 @@ def write_kv_kernel(
     target = slot * ROW + column
     tl.store(k_cache + target, tl.load(key + token * key_stride + column, mask=is_inside), mask=is_inside)
     tl.store(v_cache + target, tl.load(value + token * value_stride + column, mask=is_inside), mask=is_inside)
+
+
+@triton.jit
+def write_latents_kernel(latents, cache, slot_mapping, latent_stride, ROW: tl.constexpr, TILE: tl.constexpr):
+    token = tl.program_id(0).to(tl.int64)
+    column = tl.program_id(1) * TILE + tl.arange(0, TILE)
+    slot = tl.load(slot_mapping + token + tl.arange(0, 1))  # a block: so must masks be
+    is_inside = (column < ROW) & (slot >= 0)
+    tl.store(cache + slot * ROW + column, tl.load(latents + token * latent_stride + column, mask=is_inside), mask=is_inside)

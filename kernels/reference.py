@@ -23,6 +23,14 @@ def write_kv(key: Tensor, value: Tensor, k_cache: Tensor, v_cache: Tensor, slot_
     v_cache.flatten(0, 1).index_copy_(0, slot_mapping, value)
 
 
+def write_latents(latents: Tensor, cache: Tensor, slot_mapping: Tensor) -> None:
+    """Write one layer's new latents with their rotated keys (MLA) into their slots, in place.
+
+    latents: [num_tokens, width]; cache: [num_blocks, block_size, width]; slot_mapping: int64 [num_tokens], all different.
+    """
+    cache.flatten(0, 1).index_copy_(0, slot_mapping, latents)
+
+
 def rope_kv_write(
     qkv: Tensor,
     cos: Tensor,
@@ -84,6 +92,20 @@ def swiglu(gate_up: Tensor) -> Tensor:
     """silu(gate) * up; gate_up: [num_tokens, 2 width], gate first."""
     gate, up = gate_up.chunk(2, dim=-1)
     return functional.silu(gate).mul_(up)
+
+
+def expert_product(x: Tensor, weights: Tensor, rows: Tensor, starts: Tensor) -> Tensor:
+    """Row i of the result is weights[e] x[rows[i]], where starts[e] <= i < starts[e + 1].
+
+    x: [num_tokens, in]; weights: [num_experts, out, in]; rows: int64 [num_pairs]; starts: int64 [num_experts + 1], from
+    0 to num_pairs. Returns [num_pairs, out].
+    """
+    product = x.new_empty(len(rows), weights.shape[1])
+    ends = starts.tolist()
+    for expert, weight in enumerate(weights):
+        own = slice(ends[expert], ends[expert + 1])
+        product[own] = functional.linear(x[rows[own]], weight)
+    return product
 
 
 def _widened(x: Tensor) -> Tensor:

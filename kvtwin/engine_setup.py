@@ -108,7 +108,7 @@ def load_engine_setup(
 
 
 def _check_graphs(config: DictConfig, decoder: Decoder) -> None:
-    obstacle = obstacle_to_graphs(decoder.shape, decoder.kernels, decoder.device)
+    obstacle = obstacle_to_graphs(decoder.kernels, decoder.device)
     if obstacle is None and config.engine.cached_keys != "rotated":
         obstacle = "keys that are rotated when read are copied in every step (engine.cached_keys)"
     if config.engine.cuda_graphs and obstacle is not None:

@@ -41,6 +41,7 @@ NEED_TRITON = [
     "test_kernel_copies.py",
     "test_kernel_decode.py",
     "test_kernel_engine.py",
+    "test_kernel_experts.py",
     "test_kernel_mla.py",
     "test_kernel_moves.py",
     "test_kernel_prefill.py",

@@ -13,7 +13,7 @@ from engine_world import TINY
 from core.errors import InputError
 from engine.batch import BatchInput, BatchItem, DecodeRun, build_batch
 from engine.decode_graphs import GraphedDecoder, obstacle_to_graphs, recorded_sizes
-from engine.decoder_shape import ExpertShape, LatentShape
+from engine.decoder_shape import DecoderShape, ExpertShape, LatentShape
 from engine.kv_cache import PagedKV, allocate_kv
 from engine.model import Decoder
 from engine.weights import random_weights
@@ -24,13 +24,16 @@ from kvtwin.engine_setup import load_engine_setup
 BLOCK_SIZE = 4
 
 
+LATENTS_AND_EXPERTS = replace(TINY, latent=LatentShape(16, 8, 8), experts=ExpertShape(4, 2, 16))
+
+
 @pytest.fixture(scope="module")
 def decoder() -> Decoder:
     return Decoder(TINY, random_weights(TINY, seed=3), fast)
 
 
-def filled_memory() -> PagedKV:
-    kv = allocate_kv(TINY, 9, BLOCK_SIZE, torch.float32, "cpu")
+def filled_memory(shape: DecoderShape = TINY) -> PagedKV:
+    kv = allocate_kv(shape, 9, BLOCK_SIZE, torch.float32, "cpu")
     for cache in kv.tensors:
         cache.copy_(torch.randn(cache.shape, generator=torch.Generator().manual_seed(1)))
         cache[:, 8] = torch.nan  # no sequence's
@@ -48,8 +51,10 @@ def same_memory(a: PagedKV, b: PagedKV) -> bool:
     return all(torch.allclose(x, y, atol=1e-5, equal_nan=True) for x, y in zip(a.tensors, b.tensors, strict=True))
 
 
-def test_a_replayed_step_computes_and_caches_what_the_step_does(decoder):
-    kv, expected_kv = filled_memory(), filled_memory()
+@pytest.mark.parametrize("shape", [TINY, LATENTS_AND_EXPERTS], ids=["heads", "latents, experts"])
+def test_a_replayed_step_computes_and_caches_what_the_step_does(shape):
+    decoder = Decoder(shape, random_weights(shape, seed=3), fast)
+    kv, expected_kv = filled_memory(shape), filled_memory(shape)
     runs = []
 
     def record(run):
@@ -102,13 +107,9 @@ CUDA = torch.device("cuda")
 
 
 def test_what_cannot_be_recorded_is_named():
-    mixture = replace(TINY, experts=ExpertShape(4, 2, 16))
-    latent = replace(TINY, latent=LatentShape(16, 8, 8))
-    assert obstacle_to_graphs(TINY, fast, CUDA) is None
-    assert obstacle_to_graphs(TINY, fast, torch.device("cpu")) == "graphs are CUDA's, the engine runs on cpu"
-    assert obstacle_to_graphs(TINY, reference, CUDA) == "only Triton's kernels know rows of padding"
-    assert obstacle_to_graphs(mixture, fast, CUDA) == "a mixture of experts waits for the device in every layer"
-    assert obstacle_to_graphs(latent, fast, CUDA) == "latents are cached without regard to padding"
+    assert obstacle_to_graphs(fast, CUDA) is None
+    assert obstacle_to_graphs(fast, torch.device("cpu")) == "graphs are CUDA's, the engine runs on cpu"
+    assert obstacle_to_graphs(reference, CUDA) == "only Triton's kernels know rows of padding"
 
 
 def test_graphs_on_a_cpu_are_refused():

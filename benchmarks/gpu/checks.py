@@ -15,7 +15,8 @@ from kernels import reference
 from kernels.block_copy import copy_blocks, move_tokens
 from kernels.cascade_attention import cascade_decode_attention
 from kernels.decode_attention import decode_attention
-from kernels.kv_write import write_kv
+from kernels.expert_product import expert_product
+from kernels.kv_write import write_kv, write_latents
 from kernels.mla_attention import mla_decode_attention, mla_prefill_attention
 from kernels.prefill_attention import prefill_attention
 from kernels.rms_norm import add_rms_norm, rms_norm
@@ -137,6 +138,31 @@ def _write(head_dim: int, group_size: int, dtype: torch.dtype, block_size: int, 
     return _exact((caches, expected))
 
 
+def _write_latents(
+    dims: tuple[int, int], num_heads: int, dtype: torch.dtype, block_size: int, device: torch.device
+) -> float:
+    """One row is padding. There are as many latents as heads, which means nothing to this kernel."""
+    width = sum(dims)
+    new = torch.randn(num_heads + 1, width, device=device).to(dtype)
+    cache = torch.full((-(-num_heads // block_size) + 1, block_size, width), torch.nan, device=device).to(dtype)
+    expected = cache.clone()
+    slots = torch.randperm(cache.flatten(0, 1).shape[0], device=device)[: len(new)]
+    reference.write_latents(new[1:], expected, slots[1:])
+    slots[0] = -1
+    write_latents(new, cache, slots)
+    return _exact((cache, expected))
+
+
+def _experts(width: int, dtype: torch.dtype, device: torch.device) -> float:
+    """One expert has no rows, one a single one, one most."""
+    x = torch.randn(9, width, device=device).to(dtype)
+    weights = (torch.randn(4, width + 8, width, device=device) / width**0.5).to(dtype)
+    starts = torch.tensor([0, 17, 17, 18, 90], device=device)
+    rows = torch.randint(9, (90,), device=device)
+    expected = reference.expert_product(x.double(), weights.double(), rows, starts)
+    return _share(expert_product(x, weights, rows, starts), expected, dtype)
+
+
 def _norm(width: int, dtype: torch.dtype, device: torch.device) -> float:
     x, weight = torch.randn(9, width, device=device).to(dtype), torch.rand(width, device=device).to(dtype)
     return _share(rms_norm(x, weight, 1e-5), reference.rms_norm(x.double(), weight.double(), 1e-5), dtype)
@@ -178,8 +204,10 @@ CHECKS: Mapping[str, Callable[..., float]] = {
     "mla_prefill_attention": _mla_prefill,
     "rope_kv_write": _rope,
     "write_kv": _write,
+    "write_latents": _write_latents,
     "rms_norm": _norm,
     "add_rms_norm": _add_norm,
     "swiglu": _swiglu,
+    "expert_product": _experts,
     "copies": _copies,
 }

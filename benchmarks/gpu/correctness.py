@@ -62,9 +62,11 @@ def grid(sizes: Sizes) -> list[Check]:
         "mla_prefill_attention": latent,
         "rope_kv_write": shapes,
         "write_kv": paged,
+        "write_latents": latent,
         "rms_norm": plain,
         "add_rms_norm": plain,
         "swiglu": plain,
+        "expert_product": plain,
         "copies": paged,
     }
     return [Check(kernel, parameters) for kernel, calls in by_kernel.items() for parameters in calls]

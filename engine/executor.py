@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -19,6 +19,7 @@ from engine.batch import BatchInput
 from engine.beams import BeamSearches
 from engine.decoder_shape import DecoderShape
 from engine.draws import GREEDY, Drawn, Draws, Sampling
+from engine.host_kv import HostKV
 from engine.kv_cache import PagedKV
 from engine.row_tables import DeviceTables
 from engine.shadow import Shadow
@@ -93,17 +94,21 @@ class StepDecoder(Protocol):
     def forward(self, batch: BatchInput, kv: PagedKV) -> Tensor: ...
 
 
-class BlockMemory(Protocol):
-    """What whole blocks are copied in: keys and values, or their shadow."""
+class HostMemory(Protocol):
+    """Where swapped blocks lie: keys and values, or their shadow."""
+
+    def move_blocks(self, blocks: SequenceOf[int], other: Any, other_blocks: SequenceOf[int]) -> None: ...
+
+
+class BlockMemory(HostMemory, Protocol):
+    """What whole blocks are copied in, too."""
 
     def copy_blocks(self, sources: SequenceOf[int], targets: SequenceOf[int]) -> None: ...
-
-    def move_blocks(self, blocks: SequenceOf[int], other: BlockMemory, other_blocks: SequenceOf[int]) -> None: ...
 
 
 class Memory(NamedTuple):
     device: BlockMemory
-    host: BlockMemory | None
+    host: HostMemory | None
 
 
 class TorchExecutor:
@@ -140,7 +145,8 @@ class TorchExecutor:
         self._planner = StepPlanner(tokens, self._packer.tables, self._block_tables)
         self._tables = DeviceTables(decoder.device)
         self._sender = Sender(decoder.device)
-        self._memory = Memory(kv, host_kv)
+        self._host = None if host_kv is None else HostKV(host_kv)
+        self._memory = Memory(kv, self._host)
         self._unfinished: RunningStep | None = None
         self._newest = Newest([], [])
         self._last_draws: Draws | None = None
@@ -178,7 +184,9 @@ class TorchExecutor:
             self._check(step, self._shadow, running)
         if running is None:
             return StepOutput({}, frozenset(), {})
-        output = self._append(running.draws, running.draws.drawn(running.results.wait()))
+        output = self._append(running.draws, running.draws.drawn(running.results.wait().numpy()))
+        if self._host is not None:
+            self._host.settle()
         if running.logits is not None:
             output = self._search(output, [row for row in step.rows if row.wants_logits], running.logits)
         return output
@@ -332,7 +340,7 @@ def _block_copies(moves: Mapping[int, int]) -> list[BlockCopy]:
     return [BlockCopy(source_id, target_id) for target_id, source_id in moves.items()]
 
 
-def _present(host: BlockMemory | None) -> BlockMemory:
+def _present(host: HostMemory | None) -> HostMemory:
     if host is None:
         raise ValueError("the plan swaps blocks, but the executor was given no host memory")
     return host

@@ -22,15 +22,27 @@ class BlockKernels(Protocol):
     scatter_blocks: Callable[[Tensor, Tensor, Tensor], None]
 
 
+class BlockTaker(Protocol):
+    """Takes whole blocks of all layers."""
+
+    def write_blocks(self, blocks: Sequence[int], contents: Tensor) -> None: ...
+
+
 @dataclass(frozen=True, slots=True)
 class PagedKV:
-    """Tensors [num_block_layers, num_blocks, block_size, ...]: keys and values [.., num_kv_heads, head_dim] each, or
-    for MLA one tensor of latents [.., latent_dim + rope_dim].
+    """pool: [num_caches, num_block_layers, num_blocks, block_size, ...], the caches being keys and values [..,
+    num_kv_heads, head_dim], or for MLA one of latents [.., latent_dim + rope_dim]. One tensor, so that a plan's copies
+    are one launch.
     """
 
-    tensors: tuple[Tensor, ...]
+    pool: Tensor
     kernels: BlockKernels = reference
     _layers: dict[KVPlace, tuple[Tensor, ...]] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """Each cache: [num_block_layers, num_blocks, block_size, ...]."""
+        return self.pool.unbind(0)
 
     @property
     def key(self) -> Tensor:
@@ -52,22 +64,47 @@ class PagedKV:
 
     @property
     def block_size(self) -> int:
-        return self.tensors[0].shape[2]
+        return self.pool.shape[3]
 
     @property
     def num_bytes(self) -> int:
-        return sum(tensor.nbytes for tensor in self.tensors)
+        return self.pool.nbytes
+
+    @property
+    def device(self) -> torch.device:
+        return self.pool.device
 
     def copy_blocks(self, sources: Sequence[int], targets: Sequence[int]) -> None:
         """Copy whole blocks inside the pool (copy-on-write); all sources are read before a target is written."""
-        for tensor in self.tensors:
-            self.kernels.copy_blocks(tensor, _ids(sources, tensor), _ids(targets, tensor))
+        self.kernels.copy_blocks(self._all_layers, self._ids(sources), self._ids(targets))
 
-    def move_blocks(self, blocks: Sequence[int], other: "PagedKV", other_blocks: Sequence[int]) -> None:
-        """Copy whole blocks into another pool of the same geometry: swap out to the host, or back in."""
-        for source, target in zip(self.tensors, other.tensors, strict=True):
-            contents = self.kernels.gather_blocks(source, _ids(blocks, source))
-            other.kernels.scatter_blocks(target, _ids(other_blocks, target), _carried(contents, target.device))
+    def read_blocks(self, blocks: Sequence[int], is_pinned: bool = False) -> Tensor:
+        """A copy [num_caches * num_block_layers, num_read, block_size, ...] of whole blocks, of a host's pool into
+        pinned memory if that is asked for.
+        """
+        if not is_pinned:
+            return self.kernels.gather_blocks(self._all_layers, self._ids(blocks))
+        layers = self._all_layers
+        contents = torch.empty(
+            len(layers), len(blocks), *layers.shape[2:], dtype=layers.dtype, pin_memory=True
+        )
+        return torch.index_select(layers, 1, self._ids(blocks), out=contents)
+
+    def write_blocks(self, blocks: Sequence[int], contents: Tensor) -> None:
+        """Puts what `read_blocks` gave, of a pool of the same geometry, into these blocks."""
+        self.kernels.scatter_blocks(self._all_layers, self._ids(blocks), contents)
+
+    def move_blocks(self, blocks: Sequence[int], other: BlockTaker, other_blocks: Sequence[int]) -> None:
+        """Copy whole blocks into another pool of the same geometry, which takes contents that lie on this device."""
+        other.write_blocks(other_blocks, self.read_blocks(blocks))
+
+    @property
+    def _all_layers(self) -> Tensor:
+        return self.pool.flatten(0, 1)
+
+    def _ids(self, blocks: Sequence[int]) -> Tensor:
+        """On the host, where kernels can look at them without waiting for the device; pinned on their way to a GPU."""
+        return torch.tensor(blocks, dtype=torch.int64, pin_memory=self.pool.is_cuda)
 
 
 def allocate_kv(
@@ -80,30 +117,24 @@ def allocate_kv(
     kernels: BlockKernels = reference,
 ) -> PagedKV:
     """A zeroed pool for the block ids first_block_id … first_block_id + num_blocks − 1; lower ids are never used."""
-    pool_shape = (shape.num_block_layers, num_blocks + first_block_id, block_size)
-    return PagedKV(
-        tuple(
-            torch.zeros((*pool_shape, *token_shape), dtype=dtype, device=device)
-            for token_shape in shape.kv_token_shapes
-        ),
-        kernels,
-    )
+    num_ids = num_blocks + first_block_id
+    return PagedKV(new_pool(shape, shape.num_block_layers, num_ids, block_size, dtype, device), kernels)
+
+
+def new_pool(
+    shape: DecoderShape,
+    num_block_layers: int,
+    num_blocks: int,
+    block_size: int,
+    dtype: torch.dtype,
+    device: torch.device | str,
+) -> Tensor:
+    """Zeros, as `PagedKV.pool`."""
+    token_shape, *others = shape.kv_token_shapes  # keys and values are alike
+    num_caches = 1 + len(others)
+    return torch.zeros(num_caches, num_block_layers, num_blocks, block_size, *token_shape, dtype=dtype, device=device)
 
 
 def kv_block_bytes(shape: DecoderShape, block_size: int, dtype: torch.dtype) -> int:
     """Bytes of one block: what the layers of the largest KV group cache."""
     return shape.num_block_layers * block_size * shape.kv_elements_per_layer_token * dtype.itemsize
-
-
-def _carried(contents: Tensor, device: torch.device) -> Tensor:
-    """On that device; to and from a GPU through pinned memory, the only kind that its copy engine reaches by itself."""
-    if contents.is_cuda and device.type == "cpu":
-        return torch.empty(contents.shape, dtype=contents.dtype, pin_memory=True).copy_(contents)
-    if device.type == "cuda" and not contents.is_cuda:
-        return contents.pin_memory().to(device, non_blocking=True)
-    return contents.to(device)
-
-
-def _ids(blocks: Sequence[int], pool: Tensor) -> Tensor:
-    """On the host, where kernels can look at them without waiting for the device; pinned on their way to a GPU."""
-    return torch.tensor(blocks, dtype=torch.int64, pin_memory=pool.is_cuda)

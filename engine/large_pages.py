@@ -16,7 +16,7 @@ from torch import Tensor
 
 from core.kv_group import KVGroup
 from engine.decoder_shape import DecoderShape, KVPlace
-from engine.kv_cache import BlockKernels, PagedKV
+from engine.kv_cache import BlockKernels, PagedKV, new_pool
 from kernels import reference
 
 
@@ -43,7 +43,7 @@ class SmallPages(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LargePageKV(PagedKV):
-    """Tensors [1, num_blocks, block_size, ...], of which a block has one layer."""
+    """pool: [num_caches, 1, num_blocks, block_size, ...], of which a block has one layer."""
 
     pages: SmallPages = field(kw_only=True)
 
@@ -63,8 +63,4 @@ def allocate_large_pages(
     pages: SmallPages,
 ) -> LargePageKV:
     """A zeroed row of so many blocks of one layer."""
-    tensors = tuple(
-        torch.zeros((1, num_blocks, block_size, *token_shape), dtype=dtype, device=device)
-        for token_shape in shape.kv_token_shapes
-    )
-    return LargePageKV(tensors, kernels, pages=pages)
+    return LargePageKV(new_pool(shape, 1, num_blocks, block_size, dtype, device), kernels, pages=pages)

@@ -58,8 +58,12 @@ class Reading:
             self._arrived = torch.cuda.Event()
             self._arrived.record()
 
-    def wait(self) -> np.ndarray:
+    def is_here(self) -> bool:
+        """Whether `wait` would return at once."""
+        return self._arrived is None or self._arrived.query()
+
+    def wait(self) -> Tensor:
         """The result, once everything that the device was given before it is done."""
         if self._arrived is not None:
             self._arrived.synchronize()
-        return self._result.numpy()
+        return self._result

@@ -22,6 +22,7 @@ NEED_TORCH = [
     "test_engine_sampling.py",
     "test_engine_weights.py",
     "test_kernels_reference.py",
+    "test_host_kv.py",
     "test_key_reuse.py",
     "test_lockstep.py",
     "test_mean_pooling.py",

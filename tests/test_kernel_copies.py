@@ -100,7 +100,15 @@ def test_blocks_far_apart_are_addressed_in_64_bits():
 
 
 def test_the_memory_of_an_engine_swaps_and_copies_by_these_kernels():
-    triton = SimpleNamespace(copy_blocks=copy_blocks, gather_blocks=gather_blocks, scatter_blocks=scatter_blocks)
+    """Keys and values of all layers: one launch a plan."""
+    launches = []
+
+    def noting(copy):
+        return lambda *arguments: (launches.append(copy.__name__), copy(*arguments))[1]
+
+    triton = SimpleNamespace(
+        **{copy.__name__: noting(copy) for copy in (copy_blocks, gather_blocks, scatter_blocks)}
+    )
     device, expected = (
         allocate_kv(TINY, 5, 4, torch.float32, "cpu", kernels=kernels) for kernels in (triton, reference)
     )
@@ -115,6 +123,7 @@ def test_the_memory_of_an_engine_swaps_and_copies_by_these_kernels():
 
     assert all(torch.equal(*caches) for caches in zip(device.tensors, expected.tensors, strict=True))
     assert not torch.equal(device.key[:, 0], device.key[:, 1])
+    assert launches == ["gather_blocks", "copy_blocks", "scatter_blocks"]
 
 
 POOL = torch.zeros(2, 4, 3, 2, 8)

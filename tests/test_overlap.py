@@ -15,13 +15,15 @@ import pytest
 import torch
 from architectures import ARCHITECTURES
 from engine_world import TINY, EngineSetup, assert_lockstep, run_trace, tiny_decoder
+from test_host_kv import late
 from torch.utils._python_dispatch import TorchDispatchMode
 from world import Settings, trace_of
 
 from core.decision_log import Event
 from engine.decoder_shape import DecoderShape, ExpertShape
 from engine.draws import Sampling
-from engine.executor import PreparedStep, TorchExecutor
+from engine.executor import Memory, PreparedStep, TorchExecutor
+from engine.host_kv import HostKV
 from engine.kv_cache import allocate_kv
 from engine.mlp import LoopedExperts
 from engine.model import Decoder
@@ -47,10 +49,15 @@ def crowded_trace(num_requests: int = 10, **columns):
 
 
 class Overlapping(TorchExecutor):
-    """Counts the tokens that a step takes from the one before it, on the device."""
+    """Counts the tokens that a step takes from the one before it, on the device. Copies to the host arrive late."""
 
     overlaps = True
     num_taken = 0
+
+    def __init__(self, decoder, kv, host_kv, *others):
+        super().__init__(decoder, kv, host_kv, *others)
+        self._host = HostKV(host_kv, late())
+        self._memory = Memory(kv, self._host)
 
     def _tokens_to_come(self, rows):
         coming = super()._tokens_to_come(rows)
@@ -147,6 +154,16 @@ def valueless_decoder(shape=TINY) -> Decoder:
     return Decoder(shape, without_data(random_weights(shape, seed=0)), Valueless())
 
 
+class NeverHere:
+    """A copy to the host that does not arrive: what is swapped in comes from the device."""
+
+    def __init__(self, contents):
+        pass
+
+    def is_here(self):
+        return False
+
+
 class CopiesToDevice(TorchDispatchMode):
     """Counts copies from the host."""
 
@@ -166,28 +183,32 @@ class Watched(TorchExecutor):
     def __init__(self, decoder, kv, host_kv, tokens, sampling, shadow, twin: Decoder):
         sharing = tuple(rule and SharingRule(1, 1) for rule in sharing_of(decoder.shape, 4))
         super().__init__(decoder, kv, host_kv, tokens, sampling, shadow, sharing)
-        empty = allocate_kv(twin.shape, kv.tensors[0].shape[1], kv.block_size, torch.float32, META)
-        self._twin = TorchExecutor(twin, empty, None, tokens, sampling)
+        empty = allocate_kv(twin.shape, kv.pool.shape[2], kv.block_size, torch.float32, META)
+        self._twin = TorchExecutor(twin, empty, host_kv, tokens, sampling)
+        self._twin._host = HostKV(host_kv, NeverHere)
+        self._twin._memory = Memory(empty, self._twin._host)
         self.num_begun = 0
 
     def _begin(self, step):
         with CopiesToDevice() as copies:
             self._twin._begin(step)
-        assert copies.num_copies == 1 or step.plan.copies, "all of a step's integers go to the device at once"
+        moves = step.plan.copies or step.plan.swap_outs or step.plan.swap_ins
+        assert copies.num_copies == 1 or moves, "all of a step's integers go to the device at once"
         self.num_begun += 1
         return super()._begin(step)
 
 
 def test_no_step_waits_for_the_device():
-    """Prompts in chunks, decodes, both together, samples that begin and their scores, shared prefixes, copies on write;
-    tokens are drawn.
+    """Prompts in chunks, decodes, both together, samples that begin and their scores, shared prefixes, copies on write,
+    swaps; tokens are drawn.
     """
     executor = partial(Watched, twin=valueless_decoder())
-    settings = replace(ASYNC, asynchronous=False, budget=16)
+    settings = replace(ASYNC, asynchronous=False, budget=16, mode="swap", host_blocks=50, num_blocks=15)
     trace = crowded_trace(4, num_samples=[2, 1, 1, 2])
     run = run_trace(trace, EngineSetup(settings, sampling=WARM, executor=executor))
     assert run.executor.num_begun > 15
     assert run.shadow.num_checked["copy"] > 0
+    assert run.num_of(Event.SWAP_IN) > 0
 
 
 def watch(shape: DecoderShape) -> None:

@@ -1,46 +1,77 @@
-"""Steps that overlap: nothing waits for the device when one begins, and the words are those of steps one by one."""
+"""Steps that overlap: nothing waits for the device when one begins, the words are those of steps one by one, and the
+decisions, under pressure and with swaps, those of the simulator.
+"""
 
 from __future__ import annotations
 
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from benchmarks.gpu.stage import Findings, Row, Setting
+from core.decision_log import Event
 from engine.executor import TorchExecutor
 from kvtwin.composition import compose_config
-from kvtwin.engine_runs import EngineRunner, load_engine_run
+from kvtwin.engine_runs import EngineResult, EngineSession, load_engine_run
 from kvtwin.progress import Silent
+from kvtwin.replaying import check_lockstep
 
 COMMON = ("engine.output=forced_length", "engine.weights=random", "engine.dtype=float32", "trace.arrivals=all_at_once")
+PRESSED = ("scheduler.async_scheduling=true", "preemption=swap", "engine.shadow=true")
 
 
 def run(setting: Setting) -> Findings:
     findings = Findings()
     said = {}
     for is_async in (True, False):
-        words = [*COMMON, *setting.sizes.overlap, f"scheduler.async_scheduling={str(is_async).lower()}"]
-        row, said[is_async] = _row(load_engine_run(compose_config("engine", words)), is_async, setting)
-        findings.rows.append(row)
+        words = [*setting.sizes.overlap, f"scheduler.async_scheduling={str(is_async).lower()}"]
+        session, result = _run(words, setting)
+        durations_s = result.durations_s
+        findings.rows.append(
+            {"async_scheduling": is_async, "num_steps": len(durations_s), "seconds": float(durations_s.sum())}
+        )
+        said[is_async] = _clear_words(session.observed.executor)
     differing = [key for key, tokens in said[False].items() if said[True].get(key, tokens) != tokens]
     findings.rows.append({"num_compared": len(said[False].keys() & said[True].keys()), "num_differing": len(differing)})
     findings.failures += [f"request {request}: other words when steps overlap" for request in differing]
+    _add_lockstep(findings, setting)
     return findings
 
 
-def _row(runner: EngineRunner, is_async: bool, setting: Setting) -> tuple[Row, dict[int, list[int]]]:
-    """One run; and what the requests said whose every token was the clear best, by request."""
-    session = runner.start(Silent())
-    executor = session.observed.executor
+def _run(words: Sequence[str], setting: Setting) -> tuple[EngineSession, EngineResult]:
+    session = load_engine_run(compose_config("engine", [*COMMON, *words])).start(Silent())
     if setting.is_gpu:
-        _forbid_waiting(executor)
+        _forbid_waiting(session.observed.executor)
     while session.loop.take_turn(1):
         pass
-    durations_s = session.finish(interrupted=False).durations_s
+    return session, session.finish(interrupted=False)
+
+
+def _clear_words(executor: TorchExecutor) -> dict[int, list[int]]:
+    """What the requests said whose every token was the clear best."""
     tied = {tie.request_id for tie in executor.near_ties}
-    said = {request: executor.tokens.outputs(request) for request in executor.tokens.request_ids()}
-    row = {"async_scheduling": is_async, "num_steps": len(durations_s), "seconds": float(durations_s.sum())}
-    return row, {request: tokens for request, tokens in said.items() if request not in tied}
+    return {
+        request: executor.tokens.outputs(request) for request in executor.tokens.request_ids() if request not in tied
+    }
+
+
+def _add_lockstep(findings: Findings, setting: Setting) -> None:
+    """A pool that is too small: blocks are swapped, each slot is tagged; the simulator repeats the run."""
+    session, result = _run([*setting.sizes.pressed, *PRESSED], setting)
+    with tempfile.TemporaryDirectory() as folder:
+        lockstep = check_lockstep(result.records.write(Path(folder, "run")), result.log)
+    num_swap_ins = int((result.log.rows()[:, 1] == Event.SWAP_IN).sum())
+    num_checked = sum(session.shadow.num_checked.values()) if session.shadow else 0
+    row: Row = {"lockstep": asdict(lockstep), "num_swap_ins": num_swap_ins, "num_tags_checked": num_checked}
+    findings.rows.append(row)
+    if lockstep.first_difference is not None:
+        findings.failures.append(f"decisions differ when steps overlap: {lockstep.first_difference}")
+    if not (num_swap_ins and num_checked):
+        findings.failures.append(f"overlapping steps under pressure proved nothing: {row}")
 
 
 def _forbid_waiting(executor: TorchExecutor) -> None:

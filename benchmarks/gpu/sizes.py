@@ -36,6 +36,7 @@ class Sizes:
     engine_chunk_tokens: int
     shared_batch: tuple[int, int, int]  # sequences, tokens that all share, tokens of each one's own
     overlap: tuple[str, ...]  # arguments of `kvtwin engine`, for the stage of that name
+    pressed: tuple[str, ...]  # likewise, in a pool that is too small
     validation: tuple[str, ...]  # arguments of `kvtwin validate`
 
 
@@ -73,6 +74,7 @@ GPU = Sizes(
     engine_chunk_tokens=2048,
     shared_batch=(64, 4096, 256),
     overlap=("engine.device=cuda", "trace.limit=40", "pool.num_blocks=4000"),
+    pressed=("engine.device=cuda", "trace.limit=40", "pool.num_blocks=200", "pool.host_blocks=400"),
     validation=(
         "+experiment=demo",  # 60 requests in a pool that evicts and preempts
         "engine.device=cuda",
@@ -114,6 +116,10 @@ DRY = Sizes(
     engine_chunk_tokens=8,
     shared_batch=(2, 16, 3),
     overlap=("model=tiny", "engine.device=cpu", "trace.limit=5", "trace.length_scale=1/32", "pool.num_blocks=60"),
+    pressed=(
+        *("model=tiny", "engine.device=cpu", "trace.limit=5", "trace.length_scale=1/32"),
+        *("pool.block_size_tokens=2", "pool.num_blocks=28", "pool.host_blocks=40"),
+    ),
     validation=(
         "model=tiny",
         "engine.device=cpu",

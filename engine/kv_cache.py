@@ -85,9 +85,7 @@ class PagedKV:
         if not is_pinned:
             return self.kernels.gather_blocks(self._all_layers, self._ids(blocks))
         layers = self._all_layers
-        contents = torch.empty(
-            len(layers), len(blocks), *layers.shape[2:], dtype=layers.dtype, pin_memory=True
-        )
+        contents = torch.empty(len(layers), len(blocks), *layers.shape[2:], dtype=layers.dtype, pin_memory=True)
         return torch.index_select(layers, 1, self._ids(blocks), out=contents)
 
     def write_blocks(self, blocks: Sequence[int], contents: Tensor) -> None:

@@ -76,7 +76,7 @@ class GroupedExperts:
         self._bounds = torch.arange(len(weights.gate_up) + 1, device=weights.gate_up.device)
 
     def __call__(self, x: Tensor, chosen: Tensor, share: Tensor) -> Tensor:
-        """chosen: int64 [num_tokens, num_active]; share: likewise, of x's dtype. The weighted sum, [num_tokens, hidden]"""
+        """chosen: int64 [num_tokens, num_active]; share: likewise, of x's dtype. Returns the weighted sums, as x."""
         by_expert, pairs = chosen.flatten().sort(stable=True)
         starts = torch.searchsorted(by_expert, self._bounds)
         gated = self._gate(self._product(x, self._gate_up, pairs // chosen.shape[1], starts))

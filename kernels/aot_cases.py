@@ -52,7 +52,7 @@ def _write_cases() -> list[Case]:
             {"latents": "*bf16", "cache": "*bf16", "slot_mapping": "*i64", "latent_stride": "i32"},
             write_tile(LATENT_WIDTH),
             Work(f"{NUM_TOKENS:,} tokens", 2 * NUM_TOKENS * LATENT_WIDTH * BF16_BYTES, 0),
-            num_quick_targets=1,
+            num_quick_targets=2,
         ),
     ]
 

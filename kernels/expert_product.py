@@ -31,14 +31,14 @@ def expert_config(
 
 
 def expert_product(x: Tensor, weights: Tensor, rows: Tensor, starts: Tensor) -> Tensor:
-    """`kernels.reference.expert_product`, shapes as there: y[i] = weights[e] x[rows[i]] for starts[e] <= i < starts[e + 1].
+    """`kernels.reference.expert_product`, shapes as there: y[i] = W_e x[rows[i]] for starts[e] <= i < starts[e + 1].
 
     The starts are not read on the host: for any division among the experts as many programs are launched, and those
     that are not needed end at once. Rows of x may be strided.
 
-    n pairs on E experts of which e have any, `in` numbers to `out`, b bytes an element, R rows a tile: FLOPs
-    2 n in out; bytes moved b in out for each expert that has rows (again for each further R of its rows, mostly from the
-    L2 cache), b n in out / 128 for x (mostly likewise) and b n out for the result.
+    n pairs, `in` numbers to `out`, b bytes an element: FLOPs 2 n in out; bytes moved b in out for each expert that has
+    rows (again for each further tile of its rows, mostly from the L2 cache), b n in for x (again for each 128 of `out`,
+    mostly likewise) and b n out for the result.
 
     Raises ValueError for other shapes, dtypes and layouts.
     """

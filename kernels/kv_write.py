@@ -90,4 +90,5 @@ def write_latents_kernel(latents, cache, slot_mapping, latent_stride, ROW: tl.co
     column = tl.program_id(1) * TILE + tl.arange(0, TILE)
     slot = tl.load(slot_mapping + token + tl.arange(0, 1))  # a block: so must masks be
     is_inside = (column < ROW) & (slot >= 0)
-    tl.store(cache + slot * ROW + column, tl.load(latents + token * latent_stride + column, mask=is_inside), mask=is_inside)
+    values = tl.load(latents + token * latent_stride + column, mask=is_inside)
+    tl.store(cache + slot * ROW + column, values, mask=is_inside)

@@ -26,7 +26,8 @@ def write_kv(key: Tensor, value: Tensor, k_cache: Tensor, v_cache: Tensor, slot_
 def write_latents(latents: Tensor, cache: Tensor, slot_mapping: Tensor) -> None:
     """Write one layer's new latents with their rotated keys (MLA) into their slots, in place.
 
-    latents: [num_tokens, width]; cache: [num_blocks, block_size, width]; slot_mapping: int64 [num_tokens], all different.
+    latents: [num_tokens, width]; cache: [num_blocks, block_size, width]; slot_mapping: int64 [num_tokens], all
+    different.
     """
     cache.flatten(0, 1).index_copy_(0, slot_mapping, latents)
 

@@ -106,9 +106,7 @@ def test_the_memory_of_an_engine_swaps_and_copies_by_these_kernels():
     def noting(copy):
         return lambda *arguments: (launches.append(copy.__name__), copy(*arguments))[1]
 
-    triton = SimpleNamespace(
-        **{copy.__name__: noting(copy) for copy in (copy_blocks, gather_blocks, scatter_blocks)}
-    )
+    triton = SimpleNamespace(**{copy.__name__: noting(copy) for copy in (copy_blocks, gather_blocks, scatter_blocks)})
     device, expected = (
         allocate_kv(TINY, 5, 4, torch.float32, "cpu", kernels=kernels) for kernels in (triton, reference)
     )

@@ -9,6 +9,7 @@ from difflib import get_close_matches
 from importlib import import_module
 
 from core.errors import InputError
+from kvtwin.rare_collection import rare_collection
 
 VERBS = {
     "sim": "replay a trace in the simulator; -m sweeps",
@@ -69,7 +70,9 @@ def _run(args: Sequence[str]) -> int:
 
         print(f"kvtwin {version('kvtwin')}")
         return 0
-    return _verb(args[0])(args[1:])
+    with rare_collection():  # what is imported stays: there is nothing to collect yet
+        run = _verb(args[0])
+    return run(args[1:])
 
 
 def _usage() -> str:

@@ -25,8 +25,6 @@ from kvtwin.binding import PolicyFactory, bind_policy, checked_policy, instantia
 from kvtwin.foreseeing import foresight_of, is_clairvoyant
 from kvtwin.pool_layout import pool_layout
 from kvtwin.tokenizing import read_with_tokenizer
-from traces.generate import generate
-from traces.recipe import load_recipe
 from traces.replay import Arrivals, Names, ReplayConfig, TraceSource
 from traces.samples import sample_path
 from traces.schema import Trace
@@ -227,6 +225,9 @@ def load_trace(config: DictConfig) -> Trace:
     if source.path and (source.sample or source.get("recipe")):
         raise InputError(f"trace.path={source.path}: trace={source.name} reads no file; expected trace=file beside it")
     if source.get("recipe"):
+        from traces.generate import generate  # what few runs need is not loaded for all
+        from traces.recipe import load_recipe
+
         document, path = load_recipe(source.recipe)
         return generate(document, source.num_requests, _trace_seed(config, document), path.name)
     if not source.sample and not source.path:

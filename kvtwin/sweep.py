@@ -21,6 +21,7 @@ from kvtwin.failures import tell, tell_failure
 from kvtwin.foreseeing import refuse_unnamed
 from kvtwin.plugins import offer_plugins
 from kvtwin.settings import check_settings
+from kvtwin.single_run import run_single
 
 if TYPE_CHECKING:
     from kvtwin.trace_shelf import TraceShelf
@@ -183,7 +184,8 @@ def run_app(
     offer_launcher()
     with _command_line(verb, words):
         try:
-            hydra.main(version_base="1.3", config_path="pkg://conf", config_name=verb)(jobs)()
+            if not run_single(verb, words, jobs):
+                hydra.main(version_base="1.3", config_path="pkg://conf", config_name=verb)(jobs)()
         except JobFailed:
             return 1  # told in the process of the job
         except KeyboardInterrupt:

@@ -186,15 +186,30 @@ def test_a_finished_run_gets_its_report(kvtwin):
     assert (run / "report.html").stat().st_size > 1_000_000  # plotly itself is inside: the page works offline
 
 
-def test_the_simulator_never_imports_torch(tmp_path):
-    code = (
-        "import sys; from kvtwin.app import main; status = main(['sim', 'trace.limit=5'])\n"
-        "print(status, sorted({'torch', 'triton', 'plotly'} & set(sys.modules)))"
-    )
+ONE_SIMULATION = """
+import sys
+import kvtwin.verbs.sim as verb
+from kvtwin.app import main
+
+simulate = verb.simulate_records
+
+def begin(*given):
+    late = {"rich", "traces.generate", "traces.recipe", "traces.readers.azure", "traces.readers.parquet"}
+    print(sorted(late & set(sys.modules)), "traces.readers.own" in sys.modules)
+    return simulate(*given)
+
+verb.simulate_records = begin
+status = main(["sim", "trace.limit=5"])
+print(status, sorted({"torch", "triton", "plotly"} & set(sys.modules)))
+"""
+
+
+def test_the_simulator_never_imports_torch_and_begins_before_it_imports_what_tables_need(tmp_path):
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-P", "-c", code]
+    command = [sys.executable, "-P", "-c", ONE_SIMULATION]
     finished = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
-    assert finished.stdout.splitlines()[-1] == "0 []", finished.stderr
+    lines = finished.stdout.splitlines()
+    assert (lines[0], lines[-1]) == ("[] True", "0 []"), finished.stderr
 
 
 def test_a_reader_that_stops_reading_ends_the_command_in_silence(tmp_path):

@@ -1,9 +1,11 @@
 """What trace files look like in the wild, and what the readers make of it."""
 
+from importlib import import_module
+
 import pytest
 
 from core.errors import InputError
-from traces.reading import read_trace
+from traces.reading import FORMATS, read_trace
 
 AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n"
 MS = 10**9  # in picoseconds
@@ -23,6 +25,11 @@ def mooncake(timestamp: object = 0, num_in: object = 600, num_out: object = 5, i
     stamp = "" if timestamp is None else f'"timestamp": {timestamp}, '
     shown = ids if isinstance(ids, str) else list(ids)
     return f'{{{stamp}"input_length": {num_in}, "output_length": {num_out}, "hash_ids": {shown}}}'
+
+
+def test_formats_have_the_names_that_their_readers_give_them():
+    readers = [import_module(f"traces.readers.{known.module}") for known in FORMATS]
+    assert [known.name for known in FORMATS] == [reader.NAME for reader in readers]
 
 
 def test_azure_times_are_exact_to_the_last_of_seven_digits(read):

@@ -3,27 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from importlib import import_module
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from core.errors import InputError
 from traces.near_formats import nearest_format
-from traces.readers import (
-    agentic,
-    aiperf_records,
-    azure,
-    bailian,
-    burstgpt,
-    libcachesim_csv,
-    llmservingsim,
-    mooncake,
-    oracle_general,
-    own,
-    parquet,
-    sharegpt,
-    vidur,
-    vllm_bench,
-)
 from traces.readers.bad_rows import BadRows, RefuseBadRows, SkipBadRows
 from traces.readers.source import Head, Source
 from traces.readers.texts import Encode
@@ -31,32 +16,52 @@ from traces.schema import Trace
 
 
 class Format(NamedTuple):
-    """A trace format: its name, how it looks, its reader, and which options (by their keyword) the reader takes."""
+    """A trace format: its name, the module of `traces.readers` that reads it, and which options (by their keyword) that
+    takes.
+
+    The module is imported when a file may be such a one: most runs need one of them.
+    """
 
     name: str
-    description: str
-    recognises: Callable[[Head], bool]
-    read: Callable[..., Trace]  # (Source, BadRows), and the options
+    module: str
     options: tuple[str, ...] = ()
+
+    @property
+    def description(self) -> str:
+        """How it looks."""
+        return str(self._reader.DESCRIPTION)
+
+    def recognises(self, head: Head) -> bool:
+        """Whether a file that begins like this is one."""
+        return bool(self._reader.recognises(head))
+
+    def read(self, source: Source, bad_rows: BadRows, **options: object) -> Trace:
+        """The trace in a file."""
+        trace: Trace = self._reader.read(source, bad_rows, **options)
+        return trace
+
+    @property
+    def _reader(self) -> Any:
+        return import_module(f"traces.readers.{self.module}")
 
 
 _BLOCK, _TEXT = "hash_block_tokens", "encode"
+_AGENTIC = "agentic"
 FORMATS = (
-    Format(own.NAME, own.DESCRIPTION, own.recognises, own.read),
-    Format(parquet.NAME, parquet.DESCRIPTION, parquet.recognises, parquet.read),
-    Format(azure.NAME, azure.DESCRIPTION, azure.recognises, azure.read),
-    Format(burstgpt.NAME, burstgpt.DESCRIPTION, burstgpt.recognises, burstgpt.read),
-    Format(vidur.NAME, vidur.DESCRIPTION, vidur.recognises, vidur.read),
-    Format(libcachesim_csv.NAME, libcachesim_csv.DESCRIPTION, libcachesim_csv.recognises, libcachesim_csv.read),
-    Format(mooncake.NAME, mooncake.DESCRIPTION, mooncake.recognises, mooncake.read, (_BLOCK, _TEXT)),
-    Format(bailian.NAME, bailian.DESCRIPTION, bailian.recognises, bailian.read, (_BLOCK,)),
-    Format(llmservingsim.NAME, llmservingsim.DESCRIPTION, llmservingsim.recognises, llmservingsim.read, (_BLOCK,)),
-    Format(agentic.NAME, agentic.DESCRIPTION, agentic.recognises, agentic.read),
-    Format(sharegpt.NAME, sharegpt.DESCRIPTION, sharegpt.recognises, sharegpt.read, (_BLOCK, _TEXT)),
-    Format(vllm_bench.NAME, vllm_bench.DESCRIPTION, vllm_bench.recognises, vllm_bench.read),
-    Format(aiperf_records.NAME, aiperf_records.DESCRIPTION, aiperf_records.recognises, aiperf_records.read),
-    # Last: a file's name decides.
-    Format(oracle_general.NAME, oracle_general.DESCRIPTION, oracle_general.recognises, oracle_general.read),
+    Format("kvtwin", "own"),
+    Format("parquet", "parquet"),
+    Format("azure", "azure"),
+    Format("burstgpt", "burstgpt"),
+    Format("vidur", "vidur"),
+    Format("libcachesim_csv", "libcachesim_csv"),
+    Format("mooncake", "mooncake", (_BLOCK, _TEXT)),
+    Format("bailian", "bailian", (_BLOCK,)),
+    Format("llmservingsim", "llmservingsim", (_BLOCK,)),
+    Format(_AGENTIC, "agentic"),
+    Format("sharegpt", "sharegpt", (_BLOCK, _TEXT)),
+    Format("vllm_bench", "vllm_bench"),
+    Format("aiperf_records", "aiperf_records"),
+    Format("oracle_general", "oracle_general"),  # last: a file's name decides
 )
 _KEYS = {_BLOCK: "trace.hash_block_tokens", _TEXT: "trace.tokenizer"}
 _ON_ERROR: dict[str, Callable[[], BadRows]] = {"fail": RefuseBadRows, "skip": SkipBadRows}
@@ -100,15 +105,17 @@ def read_trace(
 
 
 def _read_folder(path: Path, format: str, bad_rows: BadRows, options: Mapping[str, object]) -> Trace:
-    if format not in ("auto", agentic.NAME):
-        raise InputError(f"{path}: is a folder, which only the format {agentic.NAME} can be; trace.format={format}")
-    _check_taken(_named(agentic.NAME), options)
-    return agentic.read_folder(path, bad_rows)
+    if format not in ("auto", _AGENTIC):
+        raise InputError(f"{path}: is a folder, which only the format {_AGENTIC} can be; trace.format={format}")
+    _check_taken(_named(_AGENTIC), options)
+    from traces.readers.agentic import read_folder
+
+    return read_folder(path, bad_rows)
 
 
 def format_name(path: str | Path) -> str:
     """The name of the format that a file is recognised as; raises InputError if it is none of FORMATS."""
-    return agentic.NAME if Path(path).is_dir() else _format_of(Source(Path(path)), "auto").name
+    return _AGENTIC if Path(path).is_dir() else _format_of(Source(Path(path)), "auto").name
 
 
 def _check_taken(chosen: Format, options: Mapping[str, object]) -> None:

@@ -12,7 +12,6 @@ from kvtwin.failures import require, tell
 from kvtwin.formatting import dropped_text
 from kvtwin.store import Run
 from kvtwin.sweep import INTERRUPTED, JobOutcome, in_sweep
-from kvtwin.tables import print_tables, run_table
 
 
 def report_writer(config: DictConfig) -> Callable[[Run], None]:
@@ -29,6 +28,8 @@ def finish(run: Run) -> JobOutcome:
     """Prints what there is to say of a written run; a job of a sweep has a row of the sweep's table instead."""
     tell_notes(run.summary)
     if not in_sweep():
+        from kvtwin.tables import print_tables, run_table  # a run begins the sooner
+
         print_tables(run_table(run.summary))
         print(run.folder)
     elif run.is_interrupted:

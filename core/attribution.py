@@ -98,6 +98,15 @@ class Attribution(ABC):
                 self._takings.add(number, step, now_ps, owner_of.get(block_id, NO_REQUEST))
         del self._unowned[:]
 
+    def taken_in_turn(self, block_ids: Sequence[int], owners: Sequence[int], step: int, now_ps: int) -> None:
+        """As `taken_by_each`, where all of these were evicted, together with others that are taken later."""
+        unowned, number, num_told = self._unowned, self._num_evicted - len(self._unowned), 0
+        for block_id, owner in zip(block_ids, owners, strict=True):
+            if num_told < len(unowned) and unowned[num_told] == block_id:
+                self._takings.add(number + num_told, step, now_ps, owner)
+                num_told += 1
+        del unowned[:num_told]
+
     @abstractmethod
     def look_ahead(self, sequence: RequestSequence, num_computed: int) -> None:
         """Finds what the sequence has to compute, from here on, although it was cached once.

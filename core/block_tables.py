@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Collection, Iterable, Mapping
 
 from core.block_pool import BlockPool
@@ -22,7 +21,6 @@ class BlockTables:
     """Block tables over one pool. A failed question changes nothing; only the verbs that say so change state."""
 
     is_contiguous = False
-    is_by_runs = False  # tables are arrays of block ids
     serves_searches = True
 
     def __init__(
@@ -39,7 +37,6 @@ class BlockTables:
     ) -> None:
         self.pool: Pool = pool
         self.blocks = pool  # the same, as its objects
-        self.free_ids = array("q")  # the free stack, where tables are arrays of ids
         self.swapping = Swapping(pool, host, groups, block_size, log, prefix_caching)
         self.groups, self.num_groups = groups, len(groups)
         self.block_size = block_size
@@ -173,9 +170,6 @@ class BlockTables:
                 incoming = self._incoming(sequence, group, num_blocks) if num_blocks > self.pool.num_free else ()
                 table.extend(self.blocks.take(num_blocks, request.request_id, incoming))
         self.note_surplus(sequence)
-
-    def top_up(self) -> None:
-        """Lays blocks ready that were never used, so that they need not be asked for one by one."""
 
     def append_blocks(self, sequences: Collection[Sequence]) -> None:
         """Takes the blocks that their next tokens need, which start new ones."""

@@ -21,7 +21,6 @@ from core.run_attribution import RunAttribution
 from core.run_index import RunIndex
 
 _FEW_EMPTY_RUNS = 64
-_FRESH_AT_ONCE = 64
 _FEW_BLOCKS = 32
 
 
@@ -110,46 +109,44 @@ class RunPool(Pool):
         self._log.ids_of(Event.ALLOC, request_ids, taken)
         return taken
 
-    def top_up(self) -> None:
-        """Lays some blocks that were never used below the free ones. They are next after those in any case."""
-        num_fresh = min(self._num_blocks - self._num_used, _FRESH_AT_ONCE)
-        if not num_fresh:
-            return
-        first = self.first_block_id + self._num_used
-        self.free[:0] = array("q", range(first + num_fresh - 1, first - 1, -1))
-        self._num_used += num_fresh
-
     def _take(self, num_blocks: int) -> array[int]:
-        free = self.free
-        if num_blocks <= len(free):
-            taken = free[: -num_blocks - 1 : -1]
-            del free[-num_blocks:]
-        elif free or self._num_used < self._num_blocks:
-            taken = self._take_more(num_blocks)
-        else:
-            taken = self._evict(num_blocks)
+        taken, num_free = self.draw(num_blocks)
+        num_victims = num_blocks - num_free
+        if num_victims:
+            self.num_cached -= num_victims
+            self.num_evictions += num_victims
+            self._log.ids(Event.EVICT, NO_REQUEST, taken[num_free:] if num_free else taken)
         self.num_referenced += num_blocks
         self.num_available -= num_blocks
         return taken
 
-    def _take_more(self, num_blocks: int) -> array[int]:
-        """All free ones, then blocks never used before, then victims."""
-        taken = self.free[::-1]
-        num_fresh = min(num_blocks - len(taken), self._num_blocks - self._num_used)
-        if num_blocks > len(taken) + num_fresh + self.num_cached:
-            raise OutOfBlocksError(f"{num_blocks} blocks asked for, {self.num_available} available")
-        del self.free[:]
-        first = self.first_block_id + self._num_used
-        taken.extend(range(first, first + num_fresh))
-        self._num_used += num_fresh
-        if len(taken) < num_blocks:
-            taken += self._evict(num_blocks - len(taken))
-        return taken
+    def draw(self, num_blocks: int) -> tuple[array[int], int]:
+        """The next blocks, and how many of them were free: the others are victims, which lose their content.
 
-    def _evict(self, num_blocks: int) -> array[int]:
-        """The next victims; they lose their content. Raises OutOfBlocksError if there are too few."""
-        if num_blocks > self.num_cached:
+        Whoever draws them counts and logs them. Raises OutOfBlocksError if there are too few.
+        """
+        free = self.free
+        if num_blocks <= len(free):
+            drawn = free[: -num_blocks - 1 : -1]
+            del free[len(free) - num_blocks :]
+            return drawn, num_blocks
+        if num_blocks > self.num_available:
             raise OutOfBlocksError(f"{num_blocks} blocks asked for, {self.num_available} available")
+        if not free and self._num_used == self._num_blocks:
+            return self._victims(num_blocks), 0
+        drawn = free[::-1]
+        num_fresh = min(num_blocks - len(drawn), self._num_blocks - self._num_used)
+        del free[:]
+        first = self.first_block_id + self._num_used
+        drawn.extend(range(first, first + num_fresh))
+        self._num_used += num_fresh
+        num_free = len(drawn)
+        if num_free < num_blocks:
+            drawn += self._victims(num_blocks - num_free)
+        return drawn, num_free
+
+    def _victims(self, num_blocks: int) -> array[int]:
+        """So many, of those that are cached, in the order in which they are evicted."""
         order = self._order
         victims: array[int] | None = None
         num_left = num_blocks
@@ -178,9 +175,6 @@ class RunPool(Pool):
                 victims += ids
             num_left -= end - start
         assert victims is not None
-        self.num_cached -= num_blocks
-        self.num_evictions += num_blocks
-        self._log.ids(Event.EVICT, NO_REQUEST, victims)
         return victims
 
     def _forget(self, run: IdleRun, first: int, last: int, victims: array[int]) -> None:

@@ -25,8 +25,6 @@ class RunTables(BlockTables):
     A table is an array of block ids. The blocks among its first `num_registered` are those with content.
     """
 
-    is_by_runs = True
-
     def __init__(
         self,
         pool: RunPool,
@@ -49,14 +47,13 @@ class RunTables(BlockTables):
             prefix_caching,
             max_batch_tokens,
         )
-        self.pool = self._runs = pool
-        self.free_ids = pool.free
+        self.pool = self.runs = pool
 
     def empty(self) -> list[BlockTable]:
         return [array("q")]
 
     def find_prefix(self, sequence: Sequence) -> PrefixHit:
-        runs, size = self._runs, self.block_size
+        runs, size = self.runs, self.block_size
         ids = runs.index.leading(self._text(sequence), (sequence.num_known - 1) // size)
         if not ids:
             return NO_HIT
@@ -65,21 +62,21 @@ class RunTables(BlockTables):
 
     def num_cached_tokens(self, request: Request) -> int:
         size = self.block_size
-        return self._runs.index.num_leading(request.keys, (request.num_prompt_tokens - 1) // size) * size
+        return self.runs.index.num_leading(request.keys, (request.num_prompt_tokens - 1) // size) * size
 
     def has_beginning(self, request: Request) -> bool:
-        return self._runs.index.num_leading(request.keys, 1) > 0
+        return self.runs.index.num_leading(request.keys, 1) > 0
 
     def _text(self, sequence: Sequence) -> NumberedText:
         text = sequence.text
         if text is None:
-            text = sequence.text = self._runs.index.text(sequence.keys)
+            text = sequence.text = self.runs.index.text(sequence.keys)
         return text
 
     def adopt(self, sequence: Sequence, hit: PrefixHit, readmission: bool) -> None:
         ids: array[int] = hit.tables[0]
         assert hit.idle_parts is not None
-        self._runs.adopt(ids, hit.idle_parts, sequence.request_id)
+        self.runs.adopt(ids, hit.idle_parts, sequence.request_id)
         sequence.tables[0].extend(ids)
         sequence.stored_computed = hit.num_tokens
         sequence.num_registered = len(ids)
@@ -88,15 +85,12 @@ class RunTables(BlockTables):
         table: array[int] = sequence.tables[0]
         num_blocks = -(-(sequence.num_computed + num_new) // self.block_size) - len(table)
         if num_blocks > 0:
-            table += self._runs.take(num_blocks, sequence.request_id)
+            table += self.runs.take(num_blocks, sequence.request_id)
             if len(table) == sequence.num_peak_blocks:
                 self.note_surplus(sequence)
 
-    def top_up(self) -> None:
-        self._runs.top_up()
-
     def append_blocks(self, sequences: Collection[Sequence]) -> None:
-        ids = self._runs.take_for([sequence.request_id for sequence in sequences])
+        ids = self.runs.take_for([sequence.request_id for sequence in sequences])
         for place, sequence in enumerate(sequences):
             table: array[int] = sequence.tables[0]
             table.append(ids[place])
@@ -113,19 +107,22 @@ class RunTables(BlockTables):
         table: array[int] = sequence.tables[0]
         ids, text = table[first:last], self._text(sequence)
         if first < text.num_shared:
-            self._runs.index.insert(text, first, min(last, text.num_shared), ids)
+            self.runs.index.insert(text, first, min(last, text.num_shared), ids)
         self._log.ids(Event.CACHE, sequence.request_id, ids)
         sequence.num_registered = last
 
     def publish_filled(self, sequences: Collection[Sequence]) -> None:
         for sequence in sequences:
-            place = sequence.num_registered
-            if place < self._text(sequence).num_shared:
-                self.publish(sequence, sequence.num_computed + 1)
-            else:
-                table: array[int] = sequence.tables[0]
-                self._log.count(Event.CACHE, sequence.request_id, table[place])
-                sequence.num_registered = place + 1
+            self._log.count(Event.CACHE, sequence.request_id, self.publish_next(sequence))
+
+    def publish_next(self, sequence: Sequence) -> int:
+        """Registers the first block of its table that is not in the prefix index. Returns its id, for the log."""
+        table: array[int] = sequence.tables[0]
+        place = sequence.num_registered
+        if place < sequence.keys.num_shared:
+            self.runs.index.insert(self._text(sequence), place, place + 1, table[place : place + 1])
+        sequence.num_registered = place + 1
+        return table[place]
 
     def undo_step(self, request: Request, plan: StepPlan, keep_registrations: bool) -> None:
         if self.prefix_caching and not keep_registrations:
@@ -133,7 +130,7 @@ class RunTables(BlockTables):
                 self._unpublish(sequence)
 
     def _unpublish(self, sequence: Sequence) -> None:
-        first, runs, text = sequence.stored_computed // self.block_size, self._runs, self._text(sequence)
+        first, runs, text = sequence.stored_computed // self.block_size, self.runs, self._text(sequence)
         for place in range(first, sequence.num_registered):
             block_id = sequence.tables[0][place]
             if not runs.is_shared(block_id):
@@ -146,14 +143,14 @@ class RunTables(BlockTables):
         """Its own text is content that it will ask for."""
         table: array[int] = sequence.tables[0]
         if sequence.num_registered:
-            self._runs.index.insert_own(self._text(sequence), sequence.num_registered, table)
+            self.runs.index.insert_own(self._text(sequence), sequence.num_registered, table)
         self.release(sequence)
 
     def release(self, sequence: Sequence) -> None:
         table: array[int] = sequence.tables[0]
         if table:
             text = sequence.text or NO_TEXT
-            self._runs.release(table, sequence.num_registered, text, sequence.request_id)
+            self.runs.release(table, sequence.num_registered, text, sequence.request_id)
             sequence.tables[0] = array("q")
         sequence.num_registered = 0
         if sequence.num_surplus_tokens:
@@ -161,4 +158,4 @@ class RunTables(BlockTables):
             sequence.num_surplus_tokens = 0
 
     def check_integrity(self, sequences: Iterable[Sequence]) -> None:
-        self._runs.check_integrity([table for s in sequences for table in s.tables])
+        self.runs.check_integrity([table for s in sequences for table in s.tables])

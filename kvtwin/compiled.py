@@ -83,6 +83,7 @@ MODULES = (
     "sim.linear_cost",
     "sim.plain_admission",
     "sim.replica_by_itself",
+    "sim.span_blocks",
     "sim.watched_cost",
     "traces.key_book",
     "traces.replay",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import heapq
 
-from core.decision_log import EACH, Event
 from core.durations import EvenDurations
 from core.interfaces import AdmissionPolicy
 from core.plan import Chunk, StepPlan
@@ -12,6 +11,7 @@ from core.progression import even_num_begun, even_total_ps
 from core.recorder import PLAN_ROW
 from core.request import Outcome, Request, Sequence
 from core.scheduler import Scheduler
+from sim.span_blocks import SpanBlocks
 
 
 class Flight:
@@ -29,8 +29,7 @@ class Flight:
         self._log = scheduler.log
         self._recorder = scheduler.recorder
         self._admission = scheduler.policies.admission
-        # Blocks come from a stack of ids, and nothing becomes known by them.
-        self._is_plain = scheduler.tables.is_by_runs and not scheduler.tables.prefix_caching
+        self._blocks = SpanBlocks(scheduler)
         self._tells_stops = type(self._admission).on_stop is not AdmissionPolicy.on_stop
         self.no_plan = StepPlan(0, 0, self._batch)  # stands for it where only whether there is one matters
         self.chunks: list[Chunk] = []
@@ -63,137 +62,10 @@ class Flight:
             num_steps = min(num_steps, even_num_begun(first_ps, growth_ps, until_ps - now_ps))
             end_ps = now_ps + num_steps * first_ps + growth_ps * (num_steps * (num_steps - 1) // 2)
         self.end_ps = end_ps
-        if self._is_plain:
-            num_blocks = self._batch.num_starts(num_steps - self.num_steps)
-            if num_blocks > len(self._tables.free_ids):
-                self._tables.top_up()
-            if num_blocks <= len(self._tables.free_ids):
-                self._take_blocks(num_steps, num_blocks)
-                return
-        self._extend(num_steps)
-
-    def _take_blocks(self, num_steps: int, num_blocks: int) -> None:
-        """As `_extend`, where nothing but these blocks, which lie free, is taken: all of them at once."""
-        batch, pool, tables, recorder, log = self._batch, self._pool, self._tables, self._recorder, self._log
-        free, size, buckets, internal = tables.free_ids, tables.block_size, batch.buckets, recorder.step_internal_tokens
-        heads, owners, first_step, alloc = log.heads, log.owners, self._scheduler.step, int(Event.ALLOC)
-        ids = free[: -num_blocks - 1 : -1]
-        del free[len(free) - num_blocks :]
-        log.values += ids
-        block_ids = ids.tolist()
-        num_referenced, num_taken, clock = pool.num_referenced, 0, batch.clock
-        referenced: list[int] = []
-        pool.num_available -= num_blocks
-        are_few = len(batch.members) * 4 < size  # most steps start no block: they are passed over
-        step = counted = self.num_steps  # `counted` by the recorder
-        while step < num_steps:
-            crossing = buckets[clock % size]
-            if are_few and step and not crossing:
-                num_quiet = batch.steps_to_next_start(num_steps - step, clock)
-                referenced += [num_referenced + num_taken] * num_quiet
-                step += num_quiet
-                clock += num_quiet
-                continue
-            if crossing:
-                heads += (first_step + step, alloc, EACH, len(crossing))
-                for sequence in crossing.values():
-                    table = sequence.tables[0]
-                    table.append(block_ids[num_taken])
-                    owners.append(sequence.request_id)
-                    num_taken += 1
-                    if len(table) == sequence.num_peak_blocks:
-                        tables.note_surplus(sequence)
-                if step and tables.num_surplus_tokens != internal.last:
-                    internal.note(recorder.num_steps_begun + step - counted, tables.num_surplus_tokens)
-            if step and num_taken == num_blocks:
-                referenced += [num_referenced + num_taken] * (num_steps - step)
-                clock += num_steps - step
-                break
-            if step:
-                referenced.append(num_referenced + num_taken)
-            else:
-                pool.num_referenced = num_referenced + num_taken
-                recorder.on_step(pool, tables.num_surplus_tokens)
-                counted = 1
-            step += 1
-            clock += 1
-        pool.num_referenced = num_referenced + num_blocks
-        recorder.step_referenced_blocks.fromlist(referenced)
-        recorder.num_steps_begun += len(referenced)
-        self._have_taken(num_steps, clock)
-
-    def _extend(self, num_steps: int) -> None:
-        """Takes the blocks of the span's further steps, in order of steps, and of the running within each.
-
-        Between two steps of a span nothing changes by itself; before its first, sequences may have ended.
-        """
-        batch, pool, tables, recorder, log = self._batch, self._pool, self._tables, self._recorder, self._log
-        first_step, clock, size, buckets = self._scheduler.step, batch.clock, tables.block_size, batch.buckets
-        publishes, by_runs = tables.prefix_caching, tables.is_by_runs
-        free = tables.free_ids
-        referenced, internal = recorder.step_referenced_blocks, recorder.step_internal_tokens
-        heads, values, owners = log.heads, log.values, log.owners
-        steps_to_next = batch.steps_to_next_edge if publishes else batch.steps_to_next_start
-        step = self.num_steps
-        while step < num_steps:
-            crossing = buckets[clock % size]
-            if step and not crossing:
-                num_quiet = steps_to_next(num_steps - step, clock)
-                if num_quiet:
-                    referenced.fromlist([pool.num_referenced] * num_quiet)
-                    recorder.num_steps_begun += num_quiet
-                    step += num_quiet
-                    clock += num_quiet
-                    continue
-            if crossing:
-                num_blocks = len(crossing)
-                if num_blocks > len(free):
-                    tables.top_up()
-                if num_blocks > len(free) or not by_runs:
-                    self._at_step(step, clock)
-                    tables.append_blocks(crossing.values())
-                else:
-                    pool.num_referenced += num_blocks
-                    pool.num_available -= num_blocks
-                    heads += (first_step + step, Event.ALLOC, EACH, num_blocks)
-                    for sequence in crossing.values():
-                        block_id = free.pop()
-                        table = sequence.tables[0]
-                        table.append(block_id)
-                        values.append(block_id)
-                        owners.append(sequence.request_id)
-                        if len(table) == sequence.num_peak_blocks:
-                            tables.note_surplus(sequence)
-            if publishes:
-                filling = buckets[(clock + 1) % size]
-                if filling:
-                    self._at_step(step, clock)
-                    tables.publish_filled(filling.values())
-            if step == 0 or (publishes and crossing):
-                recorder.on_step(pool, tables.num_surplus_tokens)
-            else:
-                if crossing and tables.num_surplus_tokens != internal.last:
-                    internal.note(recorder.num_steps_begun, tables.num_surplus_tokens)
-                referenced.append(pool.num_referenced)
-                recorder.num_steps_begun += 1
-            step += 1
-            clock += 1
-        self._have_taken(num_steps, clock)
-
-    def _have_taken(self, num_steps: int, clock: int) -> None:
-        """So many steps have their blocks. The books are those of the last one's beginning, the clock is the next's."""
-        batch, log, last = self._batch, self._log, num_steps - 1
-        log.have_grown()
-        batch.clock, batch.num_emitted = clock, clock - 1
-        self._scheduler.now_ps = self.end_ps - self.first_ps - self.growth_ps * last
-        log.step = self._scheduler.step + last
+        blocks = self._blocks
+        blocks.now_ps, blocks.first_ps, blocks.growth_ps = now_ps, first_ps, growth_ps
+        blocks.take(self.num_steps, num_steps)
         self.num_steps = num_steps
-
-    def _at_step(self, step: int, clock: int) -> None:
-        """The books are those of the moment at which this step of the span begins."""
-        self._batch.clock = self._batch.num_emitted = clock
-        self._scheduler.now_ps = self.now_ps + even_total_ps(self.first_ps, self.growth_ps, step)
-        self._log.step = self._scheduler.step + step
 
     def as_plan(self) -> tuple[StepPlan, EvenDurations]:
         """The span that flies as the scheduler would have planned it: for whoever has to commit it by the rules."""

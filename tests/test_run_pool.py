@@ -97,15 +97,14 @@ def test_what_two_hold_is_freed_with_the_second() -> None:
     pool.check_integrity([])
 
 
-def test_blocks_laid_ready_are_taken_after_those_given_back() -> None:
+def test_drawn_are_those_given_back_then_new_ones_then_victims() -> None:
     pool = RunPool(5, DecisionLog())
-    held = pool.take(2, 0)
+    cached, held = hold(pool, [1, 2]), pool.take(1, 0)
+    release(pool, cached, [1, 2])
     release(pool, held, [])
-    pool.top_up()
-    assert pool.free.tolist() == [4, 3, 2, 0, 1]
-    assert pool.take(4, 0).tolist() == [1, 0, 2, 3]
-    pool.top_up()
-    assert (pool.free.tolist(), pool.num_free) == ([4], 1), "all are in use"
+    drawn, num_free = pool.draw(5)
+    assert (drawn.tolist(), num_free) == ([2, 3, 4, 1, 0], 3)
+    assert not leading(pool, [1, 2]), "victims lose their content"
 
 
 def test_more_than_there_is_changes_nothing() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -13,6 +13,7 @@ from world import Settings, trace_of
 from policies.batching import Chunked, Orca, PrefillFirst, Static
 from policies.preemption.strict_priority import StrictPriority
 from sim.linear_cost import LinearCost
+from traces.ragged import Ragged
 from traces.replay import Arrivals
 from traces.schema import Trace
 
@@ -55,7 +56,13 @@ def traces(draw: st.DrawFn, block_size: int) -> Trace:
         options["parent"] = [draw(st.integers(-1, row - 1)) for row in range(num)]
         options["think_time_ps"] = column(st.one_of(st.just(0), times_ps(40)))
     options |= draw(prefixes(block_size, prompts))
-    return trace_of([time * 1e-12 for time in arrival_ps], prompts, outputs, **options)
+    trace = trace_of([time * 1e-12 for time in arrival_ps], prompts, outputs, **options)
+    if "segments" not in options or "num_samples" in options or draw(st.booleans()):
+        return trace
+    # Outputs that go on in the text that the prompts are of: what decodes fill may be known already.
+    starts = [begin + length for [(begin, length)] in options["segments"]]
+    rows = [[(start, num_tokens)] for start, num_tokens in zip(starts, outputs, strict=True)]
+    return replace(trace, output_segments=Ragged.of_segments(rows))
 
 
 @st.composite

@@ -1,0 +1,173 @@
+"""Blocks for the steps of a span, in which nothing else happens: where tables are ids, for many steps at once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from core.decision_log import EACH, NO_REQUEST, Event
+from core.progression import even_total_ps
+from core.request import Sequence
+from core.run_tables import RunTables
+from core.scheduler import Scheduler
+
+_NOBODY: Final[dict[int, Sequence]] = {}
+_ALLOC: Final = int(Event.ALLOC)  # asking the enumeration takes as long as a block does
+_EVICT: Final = int(Event.EVICT)
+_CACHE: Final = int(Event.CACHE)
+
+
+class SpanBlocks:
+    """Takes and publishes what the decoding members need, in order of steps, and of the running within each.
+
+    Between two steps of a span nothing changes by itself; before its first, sequences may have ended. After each call
+    the books are those of the last step's beginning, and the batch's clock is the next step's.
+    """
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
+        self._tables = scheduler.tables
+        self._run_tables = scheduler.tables if isinstance(scheduler.tables, RunTables) else None
+        self._pool = scheduler.tables.pool
+        self._batch = scheduler.running.batch
+        self._log = scheduler.log
+        self._recorder = scheduler.recorder
+        # Of the span in flight: when it began, how long its first step takes, and each further one longer.
+        self.now_ps = self.first_ps = self.growth_ps = 0
+
+    def take(self, begin: int, end: int) -> None:
+        """For the span's steps from `begin` up to, not including, `end`. There are enough."""
+        next_clock = self._batch.clock + end - begin
+        if self._run_tables is None:
+            self._take_step_by_step(begin, end)
+        else:
+            self._take_together(self._run_tables, begin, end)
+        self._log.have_grown()
+        self._at_step(end - 1, next_clock - 1)
+        self._batch.clock = next_clock
+
+    def _at_step(self, step: int, clock: int) -> None:
+        """The books are those of the moment at which this step of the span begins."""
+        self._batch.clock = self._batch.num_emitted = clock
+        self._scheduler.now_ps = self.now_ps + even_total_ps(self.first_ps, self.growth_ps, step)
+        self._log.step = self._scheduler.step + step
+
+    def _take_together(self, tables: RunTables, begin: int, end: int) -> None:
+        """Nobody gives a block back meanwhile, so which ones come next does not depend on the step.
+
+        One long function on purpose: a call costs as much as what is to be done for a block.
+        """
+        batch, pool, recorder, log = self._batch, tables.runs, self._recorder, self._log
+        size, buckets, members, publishes = tables.block_size, batch.buckets, batch.members, tables.prefix_caching
+        drawn, num_ready = pool.draw(batch.num_starts(end - begin))
+        block_ids: list[int] = drawn.tolist()
+        num_taken = 0
+        awaits_owners = pool.attribution is not None and pool.attribution.awaits_owner
+        heads, owners = log.heads, log.owners
+        values: list[int] = []  # for the log, where more than the drawn blocks comes into it
+        first_step, first_place = self._scheduler.step, recorder.num_steps_begun - begin
+        internal = recorder.step_internal_tokens
+        referenced: list[int] = []
+        are_few = len(members) * 4 < size  # in most steps nobody starts a block, or fills one: those are passed over
+        filling = _NOBODY
+        step, clock = begin, batch.clock
+        while step < end:
+            crossing = buckets[clock % size]
+            if publishes:
+                filling = buckets[(clock + 1) % size]
+            if are_few and step and not crossing and not filling:
+                if publishes:
+                    num_quiet = batch.steps_to_next_edge(end - step, clock)
+                else:
+                    num_quiet = batch.steps_to_next_start(end - step, clock)
+                referenced += [pool.num_referenced] * num_quiet
+                step += num_quiet
+                clock += num_quiet
+                continue
+            if crossing:
+                num_new = len(crossing)
+                pool.num_referenced += num_new
+                pool.num_available -= num_new
+                if publishes:
+                    num_victims = num_taken + num_new - num_ready
+                    if num_victims > 0:
+                        if num_victims > num_new:
+                            num_victims = num_new
+                        victims = block_ids[num_taken + num_new - num_victims : num_taken + num_new]
+                        heads += (first_step + step, _EVICT, NO_REQUEST, num_victims)
+                        values += victims
+                        pool.num_cached -= num_victims
+                        pool.num_evictions += num_victims
+                        if step:
+                            recorder.step_cached_blocks.note(first_place + step, pool.num_cached)
+                            recorder.step_evictions_before_end.note(first_place + step, pool.num_evictions)
+                        if awaits_owners:
+                            self._tell_owners(tables, victims, crossing, step)
+                    values += block_ids[num_taken : num_taken + num_new]
+                heads += (first_step + step, _ALLOC, EACH, num_new)
+                for sequence in crossing.values():
+                    table = sequence.tables[0]
+                    table.append(block_ids[num_taken])
+                    owners.append(sequence.request_id)
+                    num_taken += 1
+                    if len(table) == sequence.num_peak_blocks:
+                        tables.note_surplus(sequence)
+                if step and tables.num_surplus_tokens != internal.last:
+                    internal.note(first_place + step, tables.num_surplus_tokens)
+            if filling:
+                heads += (first_step + step, _CACHE, EACH, len(filling))
+                for sequence in filling.values():
+                    values.append(tables.publish_next(sequence))
+                    owners.append(sequence.request_id)
+            if step:
+                referenced.append(pool.num_referenced)
+            else:
+                recorder.on_step(pool, tables.num_surplus_tokens)
+            step += 1
+            clock += 1
+        if publishes:
+            log.values.fromlist(values)
+        else:
+            log.values += drawn
+        recorder.step_referenced_blocks.fromlist(referenced)
+        recorder.num_steps_begun += len(referenced)
+
+    def _tell_owners(self, tables: RunTables, victims: list[int], takers: Mapping[int, Sequence], step: int) -> None:
+        """The last of those who take a block have it from these victims."""
+        attribution = tables.runs.attribution
+        assert attribution is not None
+        owners = [sequence.request_id for sequence in takers.values()][-len(victims) :]
+        now_ps = self.now_ps + even_total_ps(self.first_ps, self.growth_ps, step)
+        attribution.taken_in_turn(victims, owners, self._scheduler.step + step, now_ps)
+
+    def _take_step_by_step(self, begin: int, end: int) -> None:
+        batch, pool, tables, recorder = self._batch, self._pool, self._tables, self._recorder
+        publishes, size, buckets = tables.prefix_caching, tables.block_size, batch.buckets
+        referenced = recorder.step_referenced_blocks
+        steps_to_next = batch.steps_to_next_edge if publishes else batch.steps_to_next_start
+        step, clock = begin, batch.clock
+        while step < end:
+            crossing = buckets[clock % size]
+            if step and not crossing:
+                num_quiet = steps_to_next(end - step, clock)
+                if num_quiet:
+                    referenced.fromlist([pool.num_referenced] * num_quiet)
+                    recorder.num_steps_begun += num_quiet
+                    step += num_quiet
+                    clock += num_quiet
+                    continue
+            if crossing:
+                self._at_step(step, clock)
+                tables.append_blocks(crossing.values())
+            if publishes:
+                filling = buckets[(clock + 1) % size]
+                if filling:
+                    self._at_step(step, clock)
+                    tables.publish_filled(filling.values())
+            if step == 0 or crossing:
+                recorder.on_step(pool, tables.num_surplus_tokens)
+            else:
+                referenced.append(pool.num_referenced)
+                recorder.num_steps_begun += 1
+            step += 1
+            clock += 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from abc import ABC, abstractmethod
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 
 from mypy_extensions import mypyc_attr
@@ -214,23 +214,27 @@ def key_chain(tokens: bytes, block_size: int, salt: int = 0) -> bytes:
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class ChainKeys(ListedKeys):
-    """From a `key_chain` that was made before, and may be shared; blocks beyond it are private."""
+    """From a `key_chain`, which is made, or found, once any key is asked for: a text too long to run never has one.
+    Blocks beyond it are private.
+    """
 
-    def __init__(self, owner: int, chain: bytes, num_prompt_blocks: int) -> None:
-        """`num_prompt_blocks`: how many of the chain's blocks lie inside the prompt."""
-        super().__init__(owner, len(chain) // _KEY_BYTES)
+    def __init__(self, owner: int, chain: Callable[[], bytes], num_blocks: int, num_prompt_blocks: int) -> None:
+        """`chain`: at least `num_blocks` keys, the first `num_prompt_blocks` of them of the prompt."""
+        super().__init__(owner, num_blocks)
         self._chain = chain
         self._num_prompt_blocks = num_prompt_blocks
         self._keys: list[BlockKey] | None = None  # once any is asked for
 
     def _shared_keys(self) -> list[BlockKey]:
         if self._keys is None:
-            chain = self._chain
-            self._keys = [chain[start : start + _KEY_BYTES] for start in range(0, len(chain), _KEY_BYTES)]
+            chain = self._chain()
+            ends = range(_KEY_BYTES, self.num_shared * _KEY_BYTES + 1, _KEY_BYTES)
+            self._keys = [chain[end - _KEY_BYTES : end] for end in ends]
         return self._keys
 
     def for_sample(self, owner: int) -> BlockKeys:
-        return ChainKeys(owner, self._chain[: self._num_prompt_blocks * _KEY_BYTES], self._num_prompt_blocks)
+        num_shared = min(self._num_prompt_blocks, self.num_shared)
+        return ChainKeys(owner, self._chain, num_shared, self._num_prompt_blocks)
 
 
 def _first_parent(salt: int) -> bytes:

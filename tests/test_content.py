@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 
 import numpy as np
 import pytest
@@ -75,7 +76,7 @@ def test_token_keys_are_a_chain() -> None:
 def test_a_chain_made_before_is_that_of_the_tokens(salt: int) -> None:
     """23 tokens in blocks of 5: four full blocks; what follows is private."""
     tokens = range(100, 123)
-    chained = ChainKeys(3, key_chain(bytes_of(tokens), 5, salt), 2)
+    chained = ChainKeys(3, partial(key_chain, bytes_of(tokens), 5, salt), 4, 2)
     assert all_keys(chained, 7) == all_keys(TokenKeys(3, tokens, 5, 11, salt), 7)
     assert (chained.num_shared, chained.key(4)) == (4, private_key(3, 4))
 
@@ -92,7 +93,7 @@ def test_samples_share_the_prompt_and_nothing_after_it() -> None:
     makers = [
         TokenKeys(0, range(40), 4, 18),
         HashKeys(0, [3, 4, 5], 8, 4, 18),
-        ChainKeys(0, key_chain(bytes_of(range(40)), 4), 4),
+        ChainKeys(0, partial(key_chain, bytes_of(range(40)), 4), 10, 4),
         PrivateKeys(0),
     ]
     for keys in makers[:3]:

@@ -82,7 +82,8 @@ def hashed(tokens: list[int], salt: int, pool_block: int) -> BlockKeys:
 
 
 def chained(tokens: list[int], salt: int, pool_block: int) -> BlockKeys:
-    return ChainKeys(0, key_chain(b"".join(token.to_bytes(8, "little") for token in tokens), 1, salt), 0)
+    text = b"".join(token.to_bytes(8, "little") for token in tokens)
+    return ChainKeys(0, lambda: key_chain(text, 1, salt), len(tokens), 0)
 
 
 def from_tokens(tokens: list[int], salt: int, pool_block: int) -> BlockKeys:

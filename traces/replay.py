@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import chain
 
 import numpy as np
@@ -183,7 +184,8 @@ class TraceSource(RequestSource):
             segments = trace.prompt_segments.row(row)
             if trace.output_segments is not None and self._config.outputs_as_recorded:
                 segments = np.concatenate([segments, trace.output_segments.row(row)])
-            return ChainKeys(owner, self._key_book.chain(segments, size, salt), num_prompt // size)
+            chain = partial(self._key_book.chain, segments, size, salt)
+            return ChainKeys(owner, chain, int(segments[:, 1].sum()) // size, num_prompt // size)
         return PrivateKeys(owner)
 
     def on_done(self, request: Request, now_ps: int) -> None:

@@ -6,9 +6,11 @@ import argparse
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, NoReturn
 
 from core.errors import InputError
+from core.whole_file import can_be_written
 from kvtwin.naming import did_you_mean
 
 _SETTINGS = ("format", "on_error", "hash_block_tokens", "tokenizer", "limit", "rate_scale", "length_scale")
@@ -57,6 +59,14 @@ def count(text: str) -> int:
     if not (text.isascii() and text.isdecimal() and 1 <= int(text) < 2**62):
         raise argparse.ArgumentTypeError(f"{text}; expected a whole number of at least 1")
     return int(text)
+
+
+def file_to_write(text: str) -> Path:
+    """The type of an option that names a file to write, in a folder that is made if need be; seen before the work."""
+    path = Path(text)
+    if not text or not can_be_written(path):
+        raise argparse.ArgumentTypeError(f"{text!r} cannot be written; expected a file in a folder that can")
+    return path
 
 
 def seed(text: str) -> int:

@@ -41,10 +41,6 @@ def export(trace: Trace, tool: str, folder: Path) -> Exported:
         raise InputError(f"--for {tool}: no such load tool{near_or_all(tool, TOOLS)}")
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{folder}: is a file; expected a folder, --out DIR")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"{folder}: cannot be made ({error.strerror}); expected a folder, --out DIR") from None
     return TOOLS[tool](trace, folder)
 
 

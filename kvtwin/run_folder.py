@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from core.errors import InputError
+from core.whole_file import missing_folders, remove_empty
 from kvtwin.store import claim_run_folder
 
 
@@ -20,16 +21,16 @@ def run_folder(config: Mapping[str, Any]) -> Iterator[Path]:
     """
     out = config["out"]
     wanted = Path("runs") / config["name"] if out is None else Path(out).expanduser()
-    made = [folder for folder in (wanted, *wanted.parents) if not folder.exists()]
+    made = missing_folders(wanted / "summary.json")
     try:
         folder = claim_run_folder(Path("runs"), config["name"], config) if out is None else _claimed(wanted)
     except OSError as error:
-        _remove_empty(made)
+        remove_empty(made)
         raise InputError(f"cannot make the run folder {wanted}: {_why(error)}") from None
     try:
         yield folder
     finally:
-        _remove_empty([folder, *made] if out is None else made)
+        remove_empty([folder, *made] if out is None else made)
 
 
 def _claimed(folder: Path) -> Path:
@@ -45,11 +46,3 @@ def _why(error: OSError) -> str:
     if isinstance(error, FileExistsError | NotADirectoryError):
         return "a file is in the way; expected a new name"
     return f"{error.strerror}; expected a place that can be written to"
-
-
-def _remove_empty(folders: list[Path]) -> None:
-    for folder in folders:
-        try:
-            folder.rmdir()
-        except OSError:  # something is in it
-            return

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from core.errors import InputError
 from core.metrics import RequestColumns
+from core.whole_file import whole_file
 from kvtwin.lazy_arrays import Arrays
 
 SCHEMA = "kvtwin.run/1"
@@ -116,13 +117,9 @@ def write_run(
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Put `content` at `path` whole: a reader sees the old file or the new one, never a part."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
+    """Put `content` at `path` whole: a reader sees the old file or the new one, never a part. Makes missing folders."""
+    with whole_file(path) as temporary:
         temporary.write_bytes(content)
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def read_run(path: Path) -> Run:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -13,6 +12,7 @@ from typing import Any
 import yaml
 
 from core.errors import InputError
+from core.whole_file import whole_file
 from traces.generators.arrivals import ARRIVALS, Arrivals
 from traces.generators.blocks import Block, Place, block_of, key, number, one_of, optional, read_block, text, whole
 from traces.generators.distributions import Distribution, distribution
@@ -115,14 +115,10 @@ def load_recipe(name_or_file: str) -> tuple[dict[str, Any], Path]:
 
 
 def write_recipe(path: Path, document: Mapping[str, Any], remarks: Sequence[str]) -> None:
-    """Writes a recipe as YAML under a temporary name, then renames it; before it `remarks`, a comment line each."""
+    """Writes a recipe as YAML, whole or not at all; before it `remarks`, a comment line each. Raises OSError."""
     comments = "".join(f"# {remark}".rstrip() + "\n" for remark in remarks)
     keys = yaml.safe_dump(
         dict(document), sort_keys=False, default_flow_style=None, width=LINE_WIDTH, allow_unicode=True
     )
-    temporary = path.with_name(path.name + ".partial")
-    try:
+    with whole_file(path) as temporary:
         temporary.write_text(comments + keys, encoding="utf-8", newline="\n")
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)

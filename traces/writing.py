@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import gzip
-import os
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 from core.errors import InputError
+from core.whole_file import whole_file
 from traces.readers.own_row import OPTIONAL_KEYS
 from traces.schema import Trace
 from traces.writers import azure, burstgpt, libcachesim_csv, mooncake, mooncake_sessions, own, parquet, vidur
@@ -90,9 +90,8 @@ def _num_turns_by_the_clock(trace: Trace) -> int:
 def _write(path: Path, write: Callable[[BinaryIO], None]) -> None:
     if path.is_dir():
         raise InputError(f"{path} is a folder; expected a file to write to")
-    temporary = path.with_name(path.name + ".partial")
     try:
-        with temporary.open("wb") as file:
+        with whole_file(path) as temporary, temporary.open("wb") as file:
             if path.suffix == ".gz":
                 with gzip.GzipFile(
                     fileobj=file, mode="wb", filename="", mtime=0
@@ -100,10 +99,5 @@ def _write(path: Path, write: Callable[[BinaryIO], None]) -> None:
                     write(packed)  # type: ignore[arg-type]  # a binary file in all that is used of it
             else:
                 write(file)
-        os.replace(temporary, path)
     except OSError as error:
-        raise InputError(
-            f"{path}: cannot be written ({error.strerror}); expected a file in a folder that is there"
-        ) from error
-    finally:
-        temporary.unlink(missing_ok=True)
+        raise InputError(f"{path}: cannot be written ({error.strerror}); expected a file to write") from error

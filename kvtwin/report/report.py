@@ -126,7 +126,6 @@ def write_run_report(path: Path, run: Run, notices: Sequence[str] = ()) -> None:
 def write_page(path: Path, page: str) -> None:
     """Write a whole page, its folder made if need be; raises InputError where it cannot be written."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, page.encode())
     except OSError as error:
         raise InputError(f"cannot write report {path}: {error.strerror or error}") from error

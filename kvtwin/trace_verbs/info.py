@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from pathlib import Path
 
-from kvtwin.arguments import Arguments, count
+from kvtwin.arguments import Arguments, count, file_to_write
 from kvtwin.failures import require
 from kvtwin.tables import print_tables
 from kvtwin.trace_info import describe
@@ -27,7 +26,7 @@ def run(args: Sequence[str]) -> int:
         from kvtwin.report.trace_page import write_trace_page
 
         spare([options.file], options.html)
-        write_trace_page(Path(options.html), trace, info)
+        write_trace_page(options.html, trace, info)
     if options.json:
         print(json.dumps(info, indent=1))
     else:
@@ -39,7 +38,7 @@ def _parser() -> Arguments:
     parser = Arguments("trace info", "One screen of a trace: arrivals, lengths, sessions, how much prompts share.")
     parser.add_argument("file", metavar="FILE")
     parser.add_argument("--json", action="store_true", help="every figure, with its unit in its key")
-    parser.add_argument("--html", metavar="OUT", help="a page with plots, one file, no network")
+    parser.add_argument("--html", type=file_to_write, metavar="OUT", help="a page with plots, one file, no network")
     parser.add_argument(
         "--block-size", type=count, metavar="N", help="for prompts given as text: tokens a block, default 16"
     )

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
 from omegaconf import DictConfig
 
 from core.errors import InputError
+from core.whole_file import can_be_written
 from kvtwin.formatting import error_text, ratio_text
 from kvtwin.sweep import INTERRUPTED, JobOutcome, run_app
 
@@ -23,7 +23,7 @@ def _job(config: DictConfig) -> JobOutcome:
     from kvtwin.validating import fit_results
 
     path = Path(config.hardware_file)
-    if path.is_dir() or not os.access(path.parent, os.W_OK):
+    if not can_be_written(path):
         raise InputError(f"hardware_file={path}: cannot be written; expected a file in a folder that can")
     runner = load_engine_run(config)
     result = runner.run("calibration")

@@ -6,10 +6,9 @@ import json
 import os
 from collections.abc import Sequence
 from importlib import import_module
-from pathlib import Path
 
 from core.errors import InputError
-from kvtwin.arguments import Arguments
+from kvtwin.arguments import Arguments, file_to_write
 from kvtwin.failures import require
 from kvtwin.naming import near_or_all
 
@@ -41,7 +40,7 @@ def run(args: Sequence[str]) -> int:
     parser = Arguments(f"demo {name}", DEMONSTRATIONS[name])
     demonstration.add_options(parser)
     parser.add_argument("--json", action="store_true", help="every figure, with its unit in its key")
-    parser.add_argument("--html", metavar="OUT", help="a page with the chart, one file, no network")
+    parser.add_argument("--html", type=file_to_write, metavar="OUT", help="a page with the chart, one file, no network")
     options = parser.parse_args(args[1:])
     if options.html is not None:
         require("plotly")
@@ -49,7 +48,7 @@ def run(args: Sequence[str]) -> int:
     if options.html is not None:
         from kvtwin.report.demonstration_page import write_demonstration_page
 
-        write_demonstration_page(Path(options.html), shown)
+        write_demonstration_page(options.html, shown)
     if options.json:
         print(json.dumps(shown.figures, indent=1))
         return 0

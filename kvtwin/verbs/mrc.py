@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from core.errors import InputError
-from kvtwin.arguments import Arguments, settings_named_as_flags
+from kvtwin.arguments import Arguments, file_to_write, settings_named_as_flags
 from kvtwin.binding import instantiate_one
 from kvtwin.block_flops import with_flops
 from kvtwin.block_replay import Mode, Touch
@@ -54,7 +54,7 @@ def run(args: Sequence[str]) -> int:
     if options.html is not None:
         from kvtwin.report.mrc_page import write_mrc_page
 
-        write_mrc_page(Path(options.html), found)
+        write_mrc_page(options.html, found)
     if options.json:
         print(json.dumps(found, indent=1))
     else:
@@ -98,7 +98,9 @@ def _parser() -> Arguments:
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, metavar="N", help="processes; default: cores")
     parser.add_argument("--no-bound", dest="bound", action="store_false", help="leave Belady's bound out")
     parser.add_argument("--json", action="store_true", help="every figure, with its unit in its key")
-    parser.add_argument("--html", metavar="OUT", help="a page with the curves, one file, no network")
+    parser.add_argument(
+        "--html", type=file_to_write, metavar="OUT", help="a page with the curves, one file, no network"
+    )
     add_reading(parser)
     return parser
 

@@ -21,9 +21,14 @@ def projection(weight: Tensor, bias: Tensor | None = None) -> Projection:
     bf16 weights on a CPU that multiplies bf16 are copied into oneDNN's blocked layout: read row by row, the few rows of
     a decode step come to half the memory's bandwidth. The copy takes as many bytes as the weight.
     """
-    if weight.device.type == "cpu" and weight.dtype is torch.bfloat16 and _multiplies_bf16():
+    if is_copied(weight.device.type, weight.dtype):
         return _Packed(weight, bias)
     return partial(linear, weight=weight, bias=bias)
+
+
+def is_copied(device_type: str, dtype: torch.dtype) -> bool:
+    """Whether `projection` copies weights of that dtype on such a device."""
+    return device_type == "cpu" and dtype is torch.bfloat16 and _multiplies_bf16()
 
 
 class _Packed:

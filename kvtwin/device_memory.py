@@ -12,21 +12,29 @@ from core.errors import InputError
 from core.model_shape import ModelShape
 from engine.activations import activation_bytes
 from engine.model import Decoder
+from engine.projection import is_copied
 from kvtwin.formatting import bytes_text
 from kvtwin.memory_plan import GIB
 
 CPU_POOL_BYTES = GIB
 
 
-def check_weights_fit(shape: ModelShape, dtype: torch.dtype) -> None:
-    """Raises InputError where the weights take more memory than this machine has: drawing them would bring it down."""
-    num_bytes = shape.num_parameters() * dtype.itemsize
+def drawn_weights_bytes(shape: ModelShape, dtype: torch.dtype) -> int:
+    """What random weights take in this machine's memory, with the copy in the layout that its CPU reads best.
+
+    Raises InputError where that is more than there is: drawing them would bring the machine down.
+    """
+    weight_bytes = num_bytes = shape.num_parameters() * dtype.itemsize
+    again = ""
+    if is_copied("cpu", dtype) and not shape.num_experts:
+        num_bytes, again = 2 * weight_bytes, " (and as much again in the layout that its CPU reads best)"
     memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if num_bytes > memory_bytes:
         raise InputError(
-            f"model={shape.name}: its weights take {bytes_text(num_bytes)}, this machine has "
+            f"model={shape.name}: its weights take {bytes_text(weight_bytes)}{again}, this machine has "
             f"{bytes_text(memory_bytes)} of memory; expected a smaller model, or kvtwin sim, which needs no weights"
         )
+    return num_bytes
 
 
 @dataclass(frozen=True, slots=True)

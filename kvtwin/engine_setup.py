@@ -27,14 +27,17 @@ from engine.unrotated_attention import UnrotatedAttention
 from engine.weights import TOKENIZER_FILE, load_weights, random_weights
 from kvtwin.binding import PolicyFactory, instantiate_one
 from kvtwin.decoder_shapes import decoder_shape_of
-from kvtwin.device_memory import MemoryBudget, auto_pool_bytes, check_weights_fit, memory_budget
+from kvtwin.device_memory import MemoryBudget, auto_pool_bytes, drawn_weights_bytes, memory_budget
 from kvtwin.experiment import Experiment, load_experiment
+from kvtwin.failures import tell
+from kvtwin.formatting import bytes_text
 from kvtwin.model_files import open_model_files
 from kvtwin.prompt_tokens import TraceTokens, corpus_text
 from traces.schema import Trace
 
 HEAD_ATTENTIONS = {"rotated": HeadAttention, "unrotated": UnrotatedAttention}
 REAL_WEIGHTS = {"smollm2_135m": find_smollm2_135m}
+LONG_DRAW_BYTES = 2 * 10**9  # some ten seconds
 REAL_ORIGIN = "SmolLM2-135M-Instruct, as dequantized from Q4_1"
 EOS_IDS = {"smollm2_135m": frozenset({0, 2})}  # <|endoftext|>, <|im_end|>
 
@@ -133,11 +136,16 @@ def load_model(config: DictConfig, shape: ModelShape) -> LoadedModel:
             return loaded
     decoder_shape = decoder_shape_of(shape)
     if device == "cpu":
-        check_weights_fit(shape, dtype)
+        _tell_if_long(shape, drawn_weights_bytes(shape, dtype))
     weights = random_weights(decoder_shape, config.seed, dtype, device)
     origin = f"random weights, seed {config.seed}"
     notice = f"{origin}: the words mean nothing, the work is that of {shape.name}"
     return LoadedModel(_decoder(config, decoder_shape, weights), ByteCodec(shape.vocab_size), origin, notice)
+
+
+def _tell_if_long(shape: ModelShape, num_bytes: int) -> None:
+    if num_bytes >= LONG_DRAW_BYTES:
+        tell(f"drawing random weights of {shape.name}, {bytes_text(num_bytes)}, which takes its time")
 
 
 def _decoder(config: DictConfig, shape: DecoderShape, weights: DecoderWeights) -> Decoder:

@@ -13,43 +13,35 @@ from hydra.errors import MissingConfigException, OverrideParseException
 from omegaconf import DictConfig, OmegaConf
 
 from core.errors import InputError
-from kvtwin.naming import did_you_mean, near_or_all, no_such_key, options_of
+from kvtwin.flags import HELP_FLAGS, SHOWING_FLAGS, SWEEP_FLAGS, split_flags
+from kvtwin.naming import near_or_all, no_such_key, options_of
 from kvtwin.plugins import offer_plugins
 
 CLASS_GROUPS = ("eviction", "allocation", "preemption", "batching", "queue", "admission", "routing", "cost")
 FILE_KEYS = ("model.path", "trace.path", "trace.recipe", "trace.tokenizer", "cost.path", "out", "hardware_file")
 OWN = "own"  # the option of a class group that holds nothing: the user's class brings its own parameters
 REPEATABLE = ("sim", "engine")  # by `seeds=N`
-SWEEP_FLAGS = ("-m", "--multirun")
-SHOWING_FLAGS = ("-h", "--help", "--hydra-help", "-c", "--cfg", "-i", "--info")  # nothing runs
-FLAGS = (
-    *SWEEP_FLAGS,
-    *SHOWING_FLAGS,
-    *("--resolve", "-p", "--package"),
-    *("-cd", "--config-dir", "-cn", "--config-name", "-cp", "--config-path", "-r", "--run", "-sc"),
-    "--shell-completion",
-)
 
 
 def hydra_words(args: Sequence[str]) -> list[str]:
-    """The words as Hydra wants them: a sweep's flag first, and `group._target_=…` with nothing left of another class.
+    """The words as Hydra wants them: a sweep's flag first, all settings together, and `group._target_=…` with nothing
+    left of another class.
 
     Parameters of a class need no `+`: whether it takes them is checked when it is bound, against its own signature.
     Raises InputError for a flag that does not exist.
     """
-    for arg in args:
-        if arg.startswith("-") and arg.partition("=")[0] not in FLAGS:
-            raise InputError(f"no option {arg}{did_you_mean(arg, FLAGS)}; settings are written key=value")
+    flags, settings = split_flags(args)
+    for arg in settings:
         name, equals, choice = arg.lstrip("+").partition("=")
         if equals and not name:
             raise InputError(f"cannot read {arg!r}; expected key=value")
         if choice.isdigit() and options_of(name):
             raise InputError(f"{arg}: no such {name}{near_or_all(choice, options_of(name))}")
-    flags = [arg for arg in args if arg in SWEEP_FLAGS]
-    words = [arg for arg in args if arg not in SWEEP_FLAGS]
-    chosen = {word.partition("=")[0] for word in words}
+    chosen = {word.partition("=")[0] for word in settings}
     own = [f"{group}={OWN}" for group in CLASS_GROUPS if f"{group}._target_" in chosen and group not in chosen]
-    return [*flags[:1], *own, *(f"++{word}" if _is_parameter(word) else _readable(word) for word in words)]
+    readable = [f"++{word}" if _is_parameter(word) else _readable(word) for word in settings]
+    sweep = [flag for flag in flags if flag in SWEEP_FLAGS]
+    return [*sweep[:1], *own, *readable, *(flag for flag in flags if flag not in SWEEP_FLAGS)]
 
 
 def with_seeds(verb: str, args: Sequence[str]) -> list[str]:
@@ -67,7 +59,7 @@ def with_seeds(verb: str, args: Sequence[str]) -> list[str]:
     if not _is_number(first):
         raise InputError(f"seed={first}: expected the first of the seeds={num}, a whole number")
     others = [arg for arg in args if not arg.startswith(("seeds=", "seed="))]
-    if any(arg in SHOWING_FLAGS for arg in args):
+    if any(arg.partition("=")[0] in (*SHOWING_FLAGS, *HELP_FLAGS) for arg in args):
         return [*others, f"seed={first}"]
     return ["-m", *others, f"seed=range({first},{int(first) + int(num)})"]
 
@@ -109,8 +101,8 @@ def compose_config(verb: str, words: Sequence[str]) -> DictConfig:
         GlobalHydra.instance().hydra = outer
 
 
-def composition_error(error: Exception, verb: str) -> InputError:
-    """The one line that tells what was wrong with the words."""
+def composition_error(error: Exception, verb: str, is_shown: bool = False) -> InputError:
+    """The one line that tells what was wrong with the words; `is_shown`: the configuration was only to be shown."""
     if isinstance(error, InputError):
         return error
     text = str(error)
@@ -124,7 +116,8 @@ def composition_error(error: Exception, verb: str) -> InputError:
         hint = "a value with special characters in quotes that the shell leaves alone"
         return InputError(f"cannot read {error.override!r}; expected key=value, {hint}")
     if text.startswith("Ambiguous value"):
-        return InputError(f"{_first_quoted(text)}: several values are a sweep; expected kvtwin {verb} -m ...")
+        expected = "one, to show the settings" if is_shown else f"kvtwin {verb} -m ..."
+        return InputError(f"{_first_quoted(text)}: several values are a sweep; expected {expected}")
     if text.startswith("Could not override"):
         return _unknown_key(_first_quoted(text), verb)
     return InputError(" ".join(text.split("\n\n")[0].split()))

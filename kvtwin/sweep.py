@@ -16,8 +16,10 @@ from hydra.experimental.callback import Callback
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
-from kvtwin.composition import CLASS_GROUPS, OWN, SWEEP_FLAGS, composition_error, hydra_words, with_seeds
+from core.whole_file import remove_empty
+from kvtwin.composition import CLASS_GROUPS, OWN, composition_error, hydra_words, with_seeds
 from kvtwin.failures import tell, tell_failure
+from kvtwin.flags import SHOWING_FLAGS, SWEEP_FLAGS
 from kvtwin.foreseeing import refuse_unnamed
 from kvtwin.plugins import offer_plugins
 from kvtwin.settings import check_settings
@@ -26,6 +28,7 @@ from kvtwin.single_run import run_single
 if TYPE_CHECKING:
     from kvtwin.trace_shelf import TraceShelf
 
+SWEEP_FILE = Path("runs/multirun.yaml")  # which Hydra writes before it sees whether there is a job
 INTERRUPTED = 130  # exit status after Ctrl-C
 WRITTEN_BY_EVERY_JOB = ("out", "hardware_file")
 MADE_ROOM = {f"{group}={OWN}" for group in CLASS_GROUPS}  # for a class of the user's: nobody wrote these words
@@ -83,7 +86,7 @@ class Jobs:
         except BrokenPipeError:
             raise ReaderGone from None
         except Exception as error:
-            return JobOutcome(None, tell_failure(error, _job_name() if self.is_sweep else ""))
+            return JobOutcome(None, tell_failure(error, job_name()))
 
     def print_rows(self) -> None:
         from kvtwin.paper_figures import paper_figures
@@ -197,12 +200,21 @@ def run_app(
         except (ReaderGone, BrokenPipeError):  # seen by a job, or by Hydra's own printing
             raise BrokenPipeError from None
         except Exception as error:  # of Hydra itself, since a job's are told where they arise
-            raise composition_error(error, verb) from error
+            is_shown = any(word in SHOWING_FLAGS for word in words)
+            raise composition_error(error, verb, is_shown) from error
         finally:
+            _remove_lone(SWEEP_FILE)
             jobs.print_rows()
     if not jobs.outcomes and words[:1] and words[0] in SWEEP_FLAGS:
         tell("the jobs ran in processes of their own, their folders are under runs/; kvtwin collect prints the rows")
     return jobs.exit_status
+
+
+def _remove_lone(file: Path) -> None:
+    """The file, and its folder, where there is nothing else in there."""
+    if file.exists() and len(list(file.parent.iterdir())) == 1:
+        file.unlink()
+        remove_empty([file.parent])
 
 
 @contextmanager
@@ -233,7 +245,10 @@ def _swept_in_files() -> list[str]:
     return [f"{key}={choices}" for key, choices in (HydraConfig.get().sweeper.get("params") or {}).items()]
 
 
-def _job_name() -> str:
+def job_name() -> str:
+    """Which job of a sweep runs, with the words that are its own; nothing where there is but one, or none."""
+    if not HydraConfig.initialized() or not in_sweep():
+        return ""
     words = (word for word in HydraConfig.get().overrides.task if word not in MADE_ROOM)
     return f"job {HydraConfig.get().job.num} ({' '.join(words)})"
 

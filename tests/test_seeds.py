@@ -152,6 +152,12 @@ def test_what_is_no_number_of_seeds_is_refused(words, complaint):
         with_seeds("sim", words)
 
 
+def test_settings_on_both_sides_of_an_option_are_shown(kvtwin):
+    finished = kvtwin("sim", "eviction=fifo", "--cfg", "job", "--package=eviction", "seeds=3")
+    assert (finished.status, finished.errors) == (0, [])
+    assert finished.out == "# @package eviction\n_target_: policies.eviction.fifo.FIFO\n"
+
+
 def test_a_verb_that_has_no_runs_to_repeat_refuses_seeds():
     with pytest.raises(InputError, match="seeds=3: kvtwin size does not repeat runs; expected kvtwin sim or engine"):
         with_seeds("size", ["seeds=3"])

@@ -11,7 +11,7 @@ from omegaconf import DictConfig
 from kvtwin.failures import require, tell
 from kvtwin.formatting import dropped_text
 from kvtwin.store import Run
-from kvtwin.sweep import INTERRUPTED, JobOutcome, in_sweep
+from kvtwin.sweep import INTERRUPTED, JobOutcome, in_sweep, job_name
 
 
 def report_writer(config: DictConfig) -> Callable[[Run], None]:
@@ -45,9 +45,10 @@ def tell_notes(summary: Mapping[str, Any]) -> None:
 
 
 def note(text: str) -> None:
-    """One line on standard error; nothing for an empty one."""
+    """One line on standard error, with the job of a sweep that it is about; nothing for an empty one."""
     if text:
-        print(f"note: {text}", file=sys.stderr)
+        job = job_name()
+        print(f"note: {job}: {text}" if job else f"note: {text}", file=sys.stderr)
 
 
 def _notes(summary: Mapping[str, Any]) -> Iterator[str]:

@@ -49,6 +49,13 @@ def test_keys_are_made_once_for_each_block_size(made: list[int]) -> None:
     assert made[6:] == [16] * 3
 
 
+def test_a_request_that_never_runs_has_no_keys_made(made: list[int]) -> None:
+    request = TraceSource(replace(PROMPTS, key_book=KeyBook()), ReplayConfig(16)).request(0, 0)
+    assert (request.keys.num_shared, made) == (2, [])
+    assert len(request.keys.keys(0, 3)) == 3
+    assert made == [16]
+
+
 def test_tenants_have_keys_of_their_own() -> None:
     trace = replace(PROMPTS.take([0, 0]), hash_salt=np.array([1, 2]), key_book=KeyBook())
     one, other = keys_of(trace)

@@ -65,6 +65,7 @@ def test_results_folders_rows_and_messages_are_those_of_hydras_basic_launcher(kv
     assert (status, len(out.splitlines()), len(errors)) == (2, 3 + 2, 2 + 1)
     assert len([name for name in files if name.endswith("summary.json")]) == 2
     assert launched[TWO] == launched[BASIC]
+    assert any(line.startswith("note: job 2 (trace=file ") for line in errors), "a note says of which job it is"
 
 
 def test_a_trace_is_read_once_however_many_jobs_replay_it(kvtwin, tmp_path, own, monkeypatch):

@@ -187,10 +187,14 @@ def test_a_name_that_ends_in_gz_is_packed_and_the_same_every_time(folder):
     assert read_trace(folder / "a.csv.gz").num_requests == 2
 
 
-def test_a_file_appears_whole_or_not_at_all(folder):
-    with pytest.raises(InputError, match=r"nowhere/x: cannot be written \(No such file or directory\)"):
-        write_trace(requests(0), folder / "nowhere" / "x")
-    assert not list(folder.glob("*.partial"))
+def test_a_file_appears_whole_or_not_at_all(tmp_path):
+    write_trace(requests(0), tmp_path / "made" / "for" / "it.jsonl")
+    assert [path.name for path in (tmp_path / "made" / "for").iterdir()] == ["it.jsonl"]
+    with pytest.raises(InputError, match=r"it\.jsonl/x: cannot be written \(Not a directory\)"):
+        write_trace(requests(0), tmp_path / "made" / "for" / "it.jsonl" / "x")
+    with pytest.raises(InputError, match="does not tell which prompts share"):
+        write_trace_as("libcachesim_csv", requests(0), tmp_path / "vain" / "it.csv")
+    assert [path.name for path in tmp_path.iterdir()] == ["made"], "neither a part of a file nor a folder for it"
 
 
 def test_turns_of_a_session_wait_for_the_answer_before_them(folder):

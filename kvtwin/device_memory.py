@@ -24,7 +24,8 @@ def drawn_weights_bytes(shape: ModelShape, dtype: torch.dtype) -> int:
 
     Raises InputError where that is more than there is: drawing them would bring the machine down.
     """
-    weight_bytes = num_bytes = shape.num_parameters() * dtype.itemsize
+    weight_bytes: int = shape.num_parameters() * dtype.itemsize
+    num_bytes = weight_bytes
     again = ""
     if is_copied("cpu", dtype) and not shape.num_experts:
         num_bytes, again = 2 * weight_bytes, " (and as much again in the layout that its CPU reads best)"

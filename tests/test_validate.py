@@ -49,7 +49,10 @@ def test_under_pressure_the_decisions_are_the_same_and_the_times_stand_side_by_s
     assert [line.partition(": ")[2] for line in finished.errors if line.startswith("validate: engine run")] == [
         "engine run 1 of 1: 30 requests, calibration (10) in turns with it"
     ] * 2
-    assert any(line.startswith("note: random weights, seed 0") for line in finished.errors)
+    assert all(
+        any(f"note: job {job} (" in line and "): random weights, seed 0: " in line for line in finished.errors)
+        for job in (0, 1)
+    )
     for number, mode in enumerate(("recompute", "swap")):
         check_validation(Path(f"run{number}"), mode)
 

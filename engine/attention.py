@@ -10,13 +10,14 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from engine.batch import BatchInput, DecodeRun
+from engine.batch import BatchInput
 from engine.decoder_shape import DecoderShape, KVPlace
 from engine.decoder_weights import HeadWeights
 from engine.kv_cache import BlockKernels, PagedKV
 from engine.projection import projection
 from engine.rope import Angles
 from kernels.reference import rotate
+from kernels.shared_runs import DecodeRuns
 
 
 class DecoderKernels(BlockKernels, Protocol):
@@ -99,7 +100,7 @@ class HeadAttention:
     def _attend(self, query: Tensor, caches: Sequence[Tensor], step: StepContext) -> Tensor:
         kernels, scale = self._kernels, self._shape.scale
         runs = step.batch.groups[self._place.group].decode_runs
-        decode = partial(_decode_in_runs, kernels, runs) if runs else kernels.decode_attention
+        decode = partial(_decode_in_runs, kernels, runs) if runs is not None else kernels.decode_attention
         return paged_attention(decode, kernels.prefill_attention, query, caches, step, self._place, scale)
 
     def _split(self, qkv: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -116,7 +117,7 @@ class HeadAttention:
 
 def _decode_in_runs(
     kernels: DecoderKernels,
-    runs: Sequence[DecodeRun],
+    runs: DecodeRuns,
     query: Tensor,
     k_cache: Tensor,
     v_cache: Tensor,
@@ -126,14 +127,7 @@ def _decode_in_runs(
     window: None,
 ) -> Tensor:
     """`decode_attention` of the same arguments, prefixes that are shared being read once."""
-    parts = []
-    for run in runs:
-        own = query[run.rows], k_cache, v_cache, run.block_tables, run.num_kv_tokens
-        if run.num_shared_blocks:
-            parts.append(kernels.cascade_decode_attention(*own, run.num_shared_blocks, scale))
-        else:
-            parts.append(kernels.decode_attention(*own, scale, window))
-    return parts[0] if len(parts) == 1 else torch.cat(parts)
+    return kernels.cascade_decode_attention(query, k_cache, v_cache, block_tables, num_kv_tokens, runs, scale)
 
 
 def paged_attention(

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from engine.packed_rows import PackedRows
 from engine.shared_prefixes import SharedRun
+from kernels.shared_runs import DecodeRun, DecodeRuns
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,31 +26,18 @@ class BatchItem:
 
 
 @dataclass(frozen=True, slots=True)
-class DecodeRun:
-    """Neighbouring decodes, `rows` of all, whose first `num_shared_blocks` blocks are the same and read once.
-
-    block_tables, num_kv_tokens: theirs, of the tensors for all decodes
-    """
-
-    rows: slice
-    num_shared_blocks: int
-    block_tables: Tensor
-    num_kv_tokens: Tensor
-
-
-@dataclass(frozen=True, slots=True)
 class GroupTables:
     """Where one KV group's keys and values lie, int64 all of them.
 
     slot_mapping: [num_tokens], of the step's new tokens
     decode_block_tables: [num_decodes, max_blocks]; prefill_block_tables: [num_prefills, max_blocks]
-    decode_runs: all decodes in order, where a prefix of some is to be read once; else empty
+    decode_runs: all decodes, where a prefix of some is to be read once; else None
     """
 
     slot_mapping: Tensor
     decode_block_tables: Tensor
     prefill_block_tables: Tensor
-    decode_runs: tuple[DecodeRun, ...] = ()
+    decode_runs: DecodeRuns | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,18 +110,32 @@ def build_batch(items: Sequence[BatchItem], block_size: int, device: torch.devic
     )
 
 
-def decode_runs(shared: Sequence[SharedRun], tables: Tensor, num_kv_tokens: Tensor) -> tuple[DecodeRun, ...]:
-    """The runs with those between them, which share nothing; none where nobody does."""
-    if not shared:
-        return ()
+def with_gaps(shared: Sequence[SharedRun], num_decodes: int) -> list[SharedRun]:
+    """The runs with those between them, which share nothing."""
     runs, end = [], 0
-    for run in [*shared, SharedRun(len(tables), len(tables), 0)]:
-        for first, last, num_blocks in ((end, run.start, 0), run):
-            if first < last:
-                rows = slice(first, last)
-                runs.append(DecodeRun(rows, num_blocks, tables[rows], num_kv_tokens[rows]))
+    for run in [*shared, SharedRun(num_decodes, num_decodes, 0)]:
+        runs += [part for part in (SharedRun(end, run.start, 0), run) if part.start < part.end]
         end = run.end
-    return tuple(runs)
+    return runs
+
+
+def run_arrays(runs: Sequence[SharedRun], block_size: int) -> list[np.ndarray]:
+    """starts and num_shared_tokens of `DecodeRuns`."""
+    starts = np.array([0, *(run.end for run in runs)], dtype=np.int64)
+    num_shared = np.array([run.num_blocks * block_size for run in runs], dtype=np.int64)
+    return [starts, np.repeat(num_shared, np.diff(starts))]
+
+
+def decode_runs(
+    runs: Sequence[SharedRun], tables: Tensor, num_kv_tokens: Tensor, arrays: Sequence[Tensor]
+) -> DecodeRuns:
+    """Of all decodes' tables and lengths; `arrays` are those of `run_arrays`, on their device."""
+    parts = []
+    for run in runs:
+        rows = slice(run.start, run.end)
+        parts.append(DecodeRun(rows, run.num_blocks, tables[rows], num_kv_tokens[rows]))
+    starts, num_shared_tokens = arrays
+    return DecodeRuns(parts, starts, num_shared_tokens, max(run.num_blocks for run in runs))
 
 
 def _pad_tables(block_tables: Sequence[Sequence[int]], packed: PackedRows) -> np.ndarray:

@@ -1,12 +1,15 @@
 """Decode steps replayed from recordings (CUDA graphs): the launches of a step, hundreds of them, become one.
 
 A recording works on tensors of its own, of one size. So there are recordings of some batch sizes; a batch is copied
-into the next larger one, whose further rows are padding: not cached (slot -1), and with no tokens to attend to.
+into the next larger one, whose further rows are padding: not cached (slot -1), and with no tokens to attend to. Where
+prefixes may be read once for all who share them, each size is recorded a second time, for steps in which some do: which
+rows they are is in tensors, too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from operator import le
 
 import torch
 from torch import Tensor
@@ -17,6 +20,7 @@ from engine.decoder_shape import DecoderShape
 from engine.kernel_sets import knows_padding
 from engine.kv_cache import PagedKV
 from engine.model import Decoder
+from kernels.shared_runs import DecodeRuns
 
 Replay = Callable[[], Tensor]
 """Does again what was recorded, on the same tensors; returns its logits, which the next replay overwrites."""
@@ -24,6 +28,9 @@ Replay = Callable[[], Tensor]
 Recorder = Callable[[Callable[[], Tensor]], Replay]
 
 _PADDING_SLOT = -1
+
+MOST_RUNS = 32
+"""Of decodes with a prefix, and of those between: more in a step are not replayed."""
 
 
 def recorded_sizes(max_num_seqs: int) -> list[int]:
@@ -48,13 +55,27 @@ class GraphedDecoder:
     """
 
     def __init__(
-        self, decoder: Decoder, kv: PagedKV, sizes: Sequence[int], blocks_per_sequence: int, record: Recorder
+        self,
+        decoder: Decoder,
+        kv: PagedKV,
+        sizes: Sequence[int],
+        blocks_per_sequence: int,
+        record: Recorder,
+        shares: Sequence[bool] = (),
     ) -> None:
-        """Records every size, largest first, so that the smaller ones fit into its memory."""
+        """Records every size, largest first, so that the smaller ones fit into its memory.
+
+        shares: of each KV group, whether decodes may read a prefix of it together; empty where none may.
+        """
         self._decoder = decoder
         self._kv = kv
+        alone = tuple(False for _ in decoder.shape.kv_groups())
+        kinds = [alone, tuple(shares)] if any(shares) else [alone]
         self._steps = [
-            _RecordedStep(decoder, kv, size, blocks_per_sequence, record) for size in sorted(sizes, reverse=True)
+            _RecordedStep(decoder, kv, size, blocks_per_sequence, record, kind)
+            for size in sorted(sizes, reverse=True)
+            for kind in kinds
+            if size > 1 or kind is alone  # nobody shares with himself
         ][::-1]
 
     @property
@@ -100,13 +121,21 @@ class CudaRecorder:
 
 
 class _RecordedStep:
-    """The recording for batches of up to `size` decodes."""
+    """The recording for batches of up to `size` decodes; `shares`: of each KV group, whether it may have runs."""
 
-    def __init__(self, decoder: Decoder, kv: PagedKV, size: int, blocks_per_sequence: int, record: Recorder) -> None:
-        num_groups = len(decoder.shape.kv_groups())
+    def __init__(
+        self,
+        decoder: Decoder,
+        kv: PagedKV,
+        size: int,
+        blocks_per_sequence: int,
+        record: Recorder,
+        shares: tuple[bool, ...],
+    ) -> None:
         self._size = size
         self._blocks_per_sequence = blocks_per_sequence
-        self._batch = _empty_batch(size, num_groups, blocks_per_sequence, decoder.device)
+        self._shares = shares
+        self._batch = _empty_batch(size, shares, blocks_per_sequence, decoder.device)
         self._replay = record(lambda: decoder.forward(self._batch, kv))
 
     def holds(self, batch: BatchInput) -> bool:
@@ -114,26 +143,36 @@ class _RecordedStep:
             batch.num_prefills == 0
             and batch.num_decodes <= self._size
             and batch.groups[0].decode_block_tables.shape[1] <= self._blocks_per_sequence
-            and not any(tables.decode_runs for tables in batch.groups)  # which rows share what was not recorded
+            and self._holds_runs([len(tables.decode_runs.runs) if tables.decode_runs else 0 for tables in batch.groups])
         )
+
+    def _holds_runs(self, num_runs: Sequence[int]) -> bool:
+        most = [MOST_RUNS if may_share else 0 for may_share in self._shares]
+        return any(num_runs) == any(self._shares) and all(map(le, num_runs, most))
 
     def run(self, batch: BatchInput) -> Tensor:
         _fill(self._batch, batch)
         return self._replay()[batch.sample_rows]
 
 
-def _empty_batch(size: int, num_groups: int, blocks_per_sequence: int, device: torch.device) -> BatchInput:
+def _empty_batch(size: int, shares: Sequence[bool], blocks_per_sequence: int, device: torch.device) -> BatchInput:
     """`size` rows of padding, logits wanted of all."""
 
     def zeros(*shape: int) -> Tensor:
         return torch.zeros(shape, dtype=torch.int64, device=device)
 
+    num_runs = min(MOST_RUNS, size) + 1  # one is of the rows of padding
     return BatchInput(
         token_ids=zeros(size),
         positions=zeros(size),
         groups=tuple(
-            GroupTables(zeros(size) + _PADDING_SLOT, zeros(size, blocks_per_sequence), zeros(0, 0))
-            for _ in range(num_groups)
+            GroupTables(
+                zeros(size) + _PADDING_SLOT,
+                zeros(size, blocks_per_sequence),
+                zeros(0, 0),
+                DecodeRuns((), zeros(num_runs + 1), zeros(size), blocks_per_sequence) if may_share else None,
+            )
+            for may_share in shares
         ),
         decode_num_kv_tokens=zeros(size),
         prefill_query_start=zeros(1),
@@ -153,3 +192,15 @@ def _fill(static: BatchInput, batch: BatchInput) -> None:
         kept.slot_mapping[:num] = tables.slot_mapping
         kept.slot_mapping[num:] = _PADDING_SLOT
         kept.decode_block_tables[:num, : tables.decode_block_tables.shape[1]] = tables.decode_block_tables
+        if kept.decode_runs is not None:
+            _fill_runs(kept.decode_runs, tables.decode_runs)
+
+
+def _fill_runs(static: DecodeRuns, runs: DecodeRuns | None) -> None:
+    """The runs, then one of the rows that are padding, which shares nothing, then empty ones."""
+    num_runs, num_rows = (len(runs.runs), len(runs.num_shared_tokens)) if runs is not None else (0, 0)
+    if runs is not None:
+        static.starts[: num_runs + 1] = runs.starts
+        static.num_shared_tokens[:num_rows] = runs.num_shared_tokens
+    static.starts[num_runs + 1 :] = len(static.num_shared_tokens)
+    static.num_shared_tokens[num_rows:] = 0

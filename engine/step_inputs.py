@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from torch import Tensor
 
-from engine.batch import BatchInput, GroupTables, decode_runs
+from engine.batch import BatchInput, GroupTables, decode_runs, run_arrays, with_gaps
 from engine.packed_rows import PackedRows
 from engine.row_tables import DeviceTables, RowTables, TableChanges
 from engine.shared_prefixes import SharedPrefixes, SharedRun, Sharing
@@ -20,7 +20,8 @@ from engine.transfers import NOTHING, Sender
 class StepInputs(NamedTuple):
     """All but the tokens, which may not be known yet.
 
-    table_rows: int64 [num_rows]; slot_mappings: of each KV group, int64 [num_tokens]; shared_runs: likewise, of decodes
+    table_rows: int64 [num_rows]; slot_mappings: of each KV group, int64 [num_tokens]; shared_runs: likewise, all
+    decodes, none where nothing is shared; run_arrays: of the groups that share
     """
 
     packed: PackedRows
@@ -28,6 +29,7 @@ class StepInputs(NamedTuple):
     changes: TableChanges
     slot_mappings: list[np.ndarray]
     shared_runs: list[list[SharedRun]]
+    run_arrays: list[np.ndarray]
 
     def send(
         self, token_ids: np.ndarray, further: SequenceOf[np.ndarray], tables: DeviceTables, sender: Sender
@@ -40,15 +42,17 @@ class StepInputs(NamedTuple):
         rows = [token_ids, packed.positions, packed.query_start, packed.sample_rows]
         rows += _split(packed.num_kv_tokens, packed.num_decodes)
         changes = [self.changes.places, self.changes.block_ids, *_split(self.table_rows, packed.num_decodes)]
-        sent = iter(sender.send([*changes, *rows, *self.slot_mappings, *further]))
+        sent = iter(sender.send([*changes, *rows, *self.slot_mappings, *self.run_arrays, *further]))
         places, block_ids, decode_rows, prefill_rows = islice(sent, len(changes))
         token_ids_there, positions, query_start, sample_rows, decode_num_kv, prefill_num_kv = islice(sent, len(rows))
         tables.change(self.changes.shape, places, block_ids)
         groups = []
-        for group, runs in enumerate(self.shared_runs):
+        slots = list(islice(sent, len(self.slot_mappings)))
+        for group, (slot_mapping, runs) in enumerate(zip(slots, self.shared_runs, strict=True)):
             decoding = tables.rows(group, decode_rows, packed.num_decode_columns)
             prefilling = tables.rows(group, prefill_rows, packed.num_prefill_columns)
-            groups.append(GroupTables(next(sent), decoding, prefilling, decode_runs(runs, decoding, decode_num_kv)))
+            shared = decode_runs(runs, decoding, decode_num_kv, list(islice(sent, 2))) if runs else None
+            groups.append(GroupTables(slot_mapping, decoding, prefilling, shared))
         batch = BatchInput(
             token_ids_there, positions, tuple(groups), decode_num_kv, query_start, prefill_num_kv, sample_rows
         )
@@ -73,11 +77,13 @@ class StepPacker:
         owners = table_rows if len(packed.owner) == len(rows) else table_rows[packed.owner]
         decoding, _ = _split(table_rows, packed.num_decodes)
         whole = packed.column[: packed.num_decodes]
-        slot_mappings, shared_runs = [], []
+        slot_mappings, shared_runs, arrays = [], [], []
         for ids, sharing, (changed_rows, first_columns) in zip(self.tables.ids, self._sharing, written, strict=True):
             slot_mappings.append(ids[owners, packed.column] * self._block_size + packed.offset)
-            shared_runs.append(sharing.runs(decoding, ids, whole, changed_rows, first_columns) if sharing else [])
-        return StepInputs(packed, table_rows, changes, slot_mappings, shared_runs)
+            runs = sharing.runs(decoding, ids, whole, changed_rows, first_columns) if sharing else []
+            shared_runs.append(with_gaps(runs, packed.num_decodes) if runs else [])
+            arrays += run_arrays(shared_runs[-1], self._block_size) if runs else []
+        return StepInputs(packed, table_rows, changes, slot_mappings, shared_runs, arrays)
 
     def _packed(self, rows: StepRows) -> PackedRows:
         if self._last is not None and rows.follow(self._last[0]):

@@ -22,7 +22,7 @@ from kernels.prefill_attention import prefill_config, prefill_kernel
 from kernels.splits import merge_constexprs, merge_splits_kernel
 
 BLOCK_SIZE, NUM_HEADS, NUM_KV_HEADS, HEAD_DIM = 16, 32, 8, 128
-NUM_SEQS, CONTEXT, PREFILL_TOKENS, NUM_SPLITS = 64, 4096, 8192, 8
+NUM_SEQS, CONTEXT, OWN_CONTEXT, PREFILL_TOKENS, NUM_SPLITS = 64, 4096, 256, 8192, 8
 LATENT_HEADS, LATENT_DIM, ROPE_DIM = 128, 512, 64  # DeepSeek-V3
 
 
@@ -115,6 +115,17 @@ def _cascade_cases() -> list[Case]:
         case(", fp32", NUM_KV_HEADS, group_size, HEAD_DIM, "fp32", 4),
         case(", 7 heads of 80", 1, 7, 80, "fp16", 2),
         case(", 71 heads of 256", 1, 71, 256, "bf16", 2),
+        attention_case(
+            "decode_attention behind a shared prefix",
+            decode_split_kernel,
+            decode_config(HEAD_DIM, group_size, BLOCK_SIZE, skips=True),
+            "bf16",
+            Work(
+                f"{NUM_SEQS} sequences of {OWN_CONTEXT} more tokens",
+                2 * NUM_SEQS * OWN_CONTEXT * NUM_KV_HEADS * HEAD_DIM * 2,
+                4 * NUM_SEQS * OWN_CONTEXT * NUM_HEADS * HEAD_DIM,
+            ),
+        ),
     ]
 
 
@@ -185,14 +196,16 @@ def attention_case(
     )
 
 
-_UNKNOWN_INTEGERS = frozenset({"num_heads", "num_seqs", "window", "num_skipped", "split_tokens", "num_shared_tokens"})
+_UNKNOWN_INTEGERS = frozenset({"num_heads", "num_seqs", "num_runs", "window", "split_tokens"})
 _TYPES: Mapping[str, str] = {
     "mixes_ptr": "*fp32",
     "log_sums_ptr": "*fp32",
     "tables_ptr": "*i64",
-    "table_ptr": "*i64",
+    "starts_ptr": "*i64",
     "query_start_ptr": "*i64",
     "num_kv_tokens_ptr": "*i64",
+    "num_shared_tokens_ptr": "*i64",
+    "num_skipped_ptr": "*i64",
     "log2_scale": "fp32",
 }
 

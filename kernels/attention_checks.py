@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from kernels.checks import require, require_float
+from kernels.shared_runs import DecodeRuns
 
 MAX_HEAD_DIM = 256
 MAX_LATENT_DIM = 512
@@ -82,12 +83,16 @@ def check_one_row_each(query: Tensor, num_kv_tokens: Tensor) -> None:
     require(len(query) == num_seqs, f"query has {len(query)} rows; expected one for each of {num_seqs} sequences")
 
 
-def check_shared_blocks(num_shared_blocks: int, block_tables: Tensor) -> None:
-    """Raises ValueError unless the tables have that many columns."""
-    most = block_tables.shape[1]
+def check_runs(runs: DecodeRuns, block_tables: Tensor) -> None:
+    """Raises ValueError unless there is a start for each run, a share for each row, and room for it in the tables."""
+    num_seqs, most = block_tables.shape
+    _require_form("starts", runs.starts, runs.starts.dim() == 1 and len(runs.starts) > 0, "[num_runs + 1]")
+    shared = runs.num_shared_tokens
+    _require_form("num_shared_tokens", shared, shared.shape == (num_seqs,), f"[{num_seqs}] by block_tables")
+    _require_integers(starts=runs.starts, num_shared_tokens=shared)
     require(
-        0 <= num_shared_blocks <= most,
-        f"num_shared_blocks is {num_shared_blocks}; expected 0 to {most} by block_tables",
+        0 <= runs.max_shared_blocks <= most,
+        f"max_shared_blocks is {runs.max_shared_blocks}; expected 0 to {most} by block_tables",
     )
 
 

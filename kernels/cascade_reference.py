@@ -13,7 +13,7 @@ class Part(NamedTuple):
     log_sums: Tensor
 
 
-def cascade_decode_attention(
+def shared_run_attention(
     query: Tensor,
     k_cache: Tensor,
     v_cache: Tensor,
@@ -22,7 +22,7 @@ def cascade_decode_attention(
     num_shared_blocks: int,
     scale: float,
 ) -> Tensor:
-    """Decode attention of sequences that begin with the same blocks: `decode_attention` of kernels/reference.py.
+    """Decode attention of one run of sequences that begin with the same blocks: that of kernels/reference.py.
 
     The first num_shared_blocks entries of every row of block_tables are the same, and hold tokens; a sequence that ends
     within them sees its own tokens only. The other arguments and the result are those of decode_attention.

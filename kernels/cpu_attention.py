@@ -17,6 +17,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from kernels import reference
 from kernels.cascade_reference import Part, merged
 from kernels.cpu_cascade import attend_shared
+from kernels.shared_runs import DecodeRuns, decode_by_runs
 
 _GROUP_BYTES = 4 << 20
 """Keys gathered at a time by decodes: less was slower, more not faster. A group is padded to its longest sequence."""
@@ -78,10 +79,23 @@ class CpuAttention:
         v_cache: Tensor,
         block_tables: Tensor,
         num_kv_tokens: Tensor,
+        runs: DecodeRuns,
+        scale: float,
+    ) -> Tensor:
+        """Decode attention in which what a run shares is read once. See `kernels.reference`."""
+        return decode_by_runs(self._decode_run, self.decode_attention, query, k_cache, v_cache, runs, scale)
+
+    def _decode_run(
+        self,
+        query: Tensor,
+        k_cache: Tensor,
+        v_cache: Tensor,
+        block_tables: Tensor,
+        num_kv_tokens: Tensor,
         num_shared_blocks: int,
         scale: float,
     ) -> Tensor:
-        """Decode attention of sequences that share their first blocks, and each see more. See `kernels.reference`."""
+        """Of sequences that share their first blocks, and each see more."""
         shared = attend_shared(query, k_cache, v_cache, block_tables[0, :num_shared_blocks], scale)
         views = self._decode_views(query, k_cache, block_tables, num_kv_tokens, None, num_shared_blocks)
         spread, mixes, log_sums = _spread(query, views.own), [], []

@@ -23,9 +23,16 @@ from kernels.splits import SplitBuffers, SplitPlan, merge_splits, new_split_buff
 
 
 def decode_config(
-    head_dim: int, group_size: int, block_size: int, element_bytes: int = 2, aligned: bool = True
+    head_dim: int,
+    group_size: int,
+    block_size: int,
+    element_bytes: int = 2,
+    aligned: bool = True,
+    skips: bool = False,
 ) -> LaunchConfig:
     """Tiles of `decode_split_kernel`: query heads of one KV head as rows, and up to 16 KiB of keys.
+
+    skips: the first tokens of some sequences are left out.
 
     Elements of 4 bytes are multiplied without tensor cores, and unaligned ones take a register for each address: both
     get the smallest tile, or registers spill.
@@ -39,6 +46,7 @@ def decode_config(
         "TILE_DIM": tile_dim,
         "TILE_ROWS": 16 if smallest else min(tile_width(group_size), 64, 8192 // tile_dim),
         "TILE_KEYS": 16 if smallest else min(64, 8192 // tile_dim),
+        "SKIPS": skips,
         "WIDEN": INTERPRETED,
     }
     return LaunchConfig(constexprs, num_warps=8 if tile_dim > 128 else 4, num_stages=3)
@@ -99,15 +107,16 @@ def attend_in_splits(
     window: int | None,
     splits: SplitPlan,
     buffers: SplitBuffers,
-    num_skipped: int = 0,
+    num_skipped: Tensor | None = None,
 ) -> None:
-    """The first stage: fills the buffers of `splits`, for the tokens from position `num_skipped` on."""
+    """The first stage: fills the buffers of `splits`; of each sequence from position `num_skipped` [num_seqs] on."""
     num_seqs, num_heads, head_dim = query.shape
     block_size, num_kv_heads = k_cache.shape[1:3]
     if num_seqs == 0:
         return
     group_size, aligned = num_heads // num_kv_heads, is_aligned(query, k_cache, v_cache)
-    config = decode_config(head_dim, group_size, block_size, k_cache.element_size(), aligned)
+    skips = num_skipped is not None
+    config = decode_config(head_dim, group_size, block_size, k_cache.element_size(), aligned, skips)
     num_row_tiles = triton.cdiv(group_size, config.constexprs["TILE_ROWS"])
     decode_split_kernel[(num_seqs, num_kv_heads * num_row_tiles, splits.num_splits)](
         buffers.mixes,
@@ -117,13 +126,13 @@ def attend_in_splits(
         v_cache,
         block_tables,
         num_kv_tokens,
+        num_skipped if skips else num_kv_tokens,
         *query.stride()[:2],
         *k_cache.stride()[:3],
         *v_cache.stride()[:3],
         block_tables.stride(0),
         num_heads,
         NO_WINDOW if window is None else window,
-        num_skipped,
         splits.split_tokens,
         scale * LOG2_E,
         **config.constexprs,
@@ -141,6 +150,7 @@ def decode_split_kernel(
     value_ptr,
     tables_ptr,
     num_kv_tokens_ptr,
+    num_skipped_ptr,
     query_row_stride,
     query_head_stride,
     key_block_stride,
@@ -152,7 +162,6 @@ def decode_split_kernel(
     table_stride,
     num_heads,
     window,
-    num_skipped,
     split_tokens,
     log2_scale,
     GROUP_SIZE: tl.constexpr,
@@ -161,6 +170,7 @@ def decode_split_kernel(
     TILE_DIM: tl.constexpr,
     TILE_ROWS: tl.constexpr,
     TILE_KEYS: tl.constexpr,
+    SKIPS: tl.constexpr,
     WIDEN: tl.constexpr,
 ):
     """Program (sequence, KV head × row tile, split): the query heads of one KV head over one split of the context."""
@@ -173,6 +183,9 @@ def decode_split_kernel(
     out_rows = (split * tl.num_programs(0) + seq).to(tl.int64) * num_heads + head
 
     num_kv_tokens = tl.load(num_kv_tokens_ptr + seq).to(tl.int32)
+    num_skipped = 0
+    if SKIPS:
+        num_skipped = tl.load(num_skipped_ptr + seq).to(tl.int32)
     first, end = split_range(num_kv_tokens, window, num_skipped, split, split_tokens)
     acc, row_max, row_sum = fresh_state(TILE_ROWS, TILE_DIM)
     if (first >= end) & (split > 0):

@@ -10,7 +10,8 @@ from torch import Tensor
 from torch.nn import functional
 from torch.nn.functional import scaled_dot_product_attention
 
-from kernels.cascade_reference import cascade_decode_attention as cascade_decode_attention
+from kernels.cascade_reference import shared_run_attention
+from kernels.shared_runs import DecodeRuns, decode_by_runs
 
 
 def write_kv(key: Tensor, value: Tensor, k_cache: Tensor, v_cache: Tensor, slot_mapping: Tensor) -> None:
@@ -150,6 +151,19 @@ def decode_attention(
         scale=scale,
     )
     return mixed.reshape(num_seqs, num_heads, head_dim)
+
+
+def cascade_decode_attention(
+    query: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    block_tables: Tensor,
+    num_kv_tokens: Tensor,
+    runs: DecodeRuns,
+    scale: float,
+) -> Tensor:
+    """`decode_attention` of the same arguments, without a window; what a run shares is read once for all its rows."""
+    return decode_by_runs(shared_run_attention, decode_attention, query, k_cache, v_cache, runs, scale)
 
 
 def prefill_attention(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from statistics import median
@@ -133,16 +133,17 @@ class EngineRunner:
         shares = settings.cascade and settings.cached_keys == "rotated"
         sharing = sharing_of(decoder.shape, decoder.dtype.itemsize) if shares else ()
         group_tables = self._small_pages.tables if self._has_large_pages else ()
-        return TorchExecutor(self._stepping(kv), kv, host, tokens, sampling, shadow, sharing, group_tables)
+        stepping = self._stepping(kv, [rule is not None for rule in sharing])
+        return TorchExecutor(stepping, kv, host, tokens, sampling, shadow, sharing, group_tables)
 
-    def _stepping(self, kv: PagedKV) -> StepDecoder:
+    def _stepping(self, kv: PagedKV, shares: Sequence[bool]) -> StepDecoder:
         """The decoder, its steps of decodes recorded if that is asked for."""
         decoder, scheduler = self.setup.model.decoder, self.setup.experiment.scheduler
         if not self.setup.settings.cuda_graphs:
             return decoder
         most_tokens = min(scheduler.max_model_len or decoder.shape.max_positions, decoder.shape.max_positions)
         sizes = recorded_sizes(scheduler.max_num_seqs)
-        return GraphedDecoder(decoder, kv, sizes, -(-most_tokens // kv.block_size), CudaRecorder())
+        return GraphedDecoder(decoder, kv, sizes, -(-most_tokens // kv.block_size), CudaRecorder(), shares)
 
     def _allocate(self) -> tuple[PagedKV, PagedKV | None]:
         """KV memory on the device and, for swapping, on the host."""

@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 import torch
 from architectures import ARCHITECTURES
+from decode_runs import runs_of, sharing
 from engine_world import TINY, EngineSetup, assert_lockstep, run_trace
 from test_cpu_attention import LENGTHS, SHAPES, TOLERANCE, Paged
 from world import Settings, trace_of
 
-from engine.batch import BatchItem, build_batch, decode_runs
+from engine.batch import BatchItem, build_batch, run_arrays, with_gaps
 from engine.executor import TorchExecutor
 from engine.kernel_sets import kernels_for
 from engine.kv_cache import allocate_kv
@@ -117,8 +118,9 @@ def test_on_the_cpu_cascade_equals_decode_attention(shape, dtype):
     num_kv_tokens, query = paged.num_kv_tokens + num_shared * block_size, paged.queries(len(LENGTHS))
     rest = tables, num_kv_tokens
     expected = reference.decode_attention(query, *paged.caches, *rest, paged.scale)
+    runs = runs_of([SharedRun(0, len(LENGTHS), num_shared)], *rest, block_size)
     for kernels in (CpuAttention(), reference):
-        mixed = kernels.cascade_decode_attention(query, *paged.caches, *rest, num_shared, paged.scale)
+        mixed = kernels.cascade_decode_attention(query, *paged.caches, *rest, runs, paged.scale)
         assert mixed.dtype == dtype
         assert (mixed - expected).abs().max() < TOLERANCE[dtype]
 
@@ -181,12 +183,11 @@ def test_logits_of_a_step_with_several_runs_are_those_of_the_step_without():
             tensor.copy_(torch.randn(tensor.shape, generator=torch.Generator().manual_seed(2)))
         items = [BatchItem([20 + row], starts[row], [table], True) for row, table in enumerate(tables)]
         batch = build_batch(items, 4, "cpu")
-        (group,) = batch.groups
-        runs = decode_runs(runs, group.decode_block_tables, batch.decode_num_kv_tokens)
-        batch = replace(batch, groups=(replace(group, decode_runs=runs),))
-        return batch, decoder.forward(batch, kv)
+        return decoder.forward(sharing(batch, runs, 4) if runs else batch, kv)
 
-    batch, shared = logits([SharedRun(0, 2, 2), SharedRun(3, 6, 2)])
-    runs = [(run.rows.start, run.rows.stop, run.num_shared_blocks) for run in batch.groups[0].decode_runs]
+    runs = with_gaps([SharedRun(0, 2, 2), SharedRun(3, 6, 2)], 6)
     assert runs == [(0, 2, 2), (2, 3, 0), (3, 6, 2)]
-    assert (shared - logits([])[1]).abs().max() < 1e-5
+    first_rows, num_shared_tokens = run_arrays(runs, 4)
+    assert first_rows.tolist() == [0, 2, 3, 6]
+    assert num_shared_tokens.tolist() == [8, 8, 0, 8, 8, 8]
+    assert (logits(runs) - logits([])).abs().max() < 1e-5

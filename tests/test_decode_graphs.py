@@ -8,14 +8,16 @@ from itertools import pairwise
 
 import pytest
 import torch
+from decode_runs import sharing
 from engine_world import TINY
 
 from core.errors import InputError
-from engine.batch import BatchInput, BatchItem, DecodeRun, build_batch
+from engine.batch import BatchInput, BatchItem, build_batch, with_gaps
 from engine.decode_graphs import GraphedDecoder, obstacle_to_graphs, recorded_sizes
 from engine.decoder_shape import DecoderShape, ExpertShape, LatentShape
 from engine.kv_cache import PagedKV, allocate_kv
 from engine.model import Decoder
+from engine.shared_prefixes import SharedRun
 from engine.weights import random_weights
 from kernels import fast, reference
 from kvtwin.api import compose
@@ -27,12 +29,15 @@ BLOCK_SIZE = 4
 LATENTS_AND_EXPERTS = replace(TINY, latent=LatentShape(16, 8, 8), experts=ExpertShape(4, 2, 16))
 
 
+ONE_LAYER = replace(TINY, num_layers=1)
+
+
 @pytest.fixture(scope="module")
 def decoder() -> Decoder:
-    return Decoder(TINY, random_weights(TINY, seed=3), fast)
+    return Decoder(ONE_LAYER, random_weights(ONE_LAYER, seed=3), fast)
 
 
-def filled_memory(shape: DecoderShape = TINY) -> PagedKV:
+def filled_memory(shape: DecoderShape = ONE_LAYER) -> PagedKV:
     kv = allocate_kv(shape, 9, BLOCK_SIZE, torch.float32, "cpu")
     for cache in kv.tensors:
         cache.copy_(torch.randn(cache.shape, generator=torch.Generator().manual_seed(1)))
@@ -89,11 +94,32 @@ def test_what_was_not_recorded_runs_as_before(decoder):
 
     graphed = GraphedDecoder(decoder, kv, [1], blocks_per_sequence=2, record=record)
     prefill = build_batch([BatchItem([1, 2, 3], 0, [[6]], True)], BLOCK_SIZE, "cpu")
-    one = decodes(3)
-    runs = (DecodeRun(slice(0, 1), 0, one.groups[0].decode_block_tables, one.decode_num_kv_tokens),)
-    sharing = replace(one, groups=(replace(one.groups[0], decode_runs=runs),))
-    for batch in (prefill, decodes(3, 4), decodes(9), sharing):  # not a decode; too many; too long; a prefix read once
+    shared = sharing(decodes(3), [SharedRun(0, 1, 0)], BLOCK_SIZE)
+    for batch in (prefill, decodes(3, 4), decodes(9), shared):  # not a decode; too many; too long; a prefix read once
         assert torch.equal(graphed.forward(batch, kv), decoder.forward(batch, expected_kv))
+
+
+def test_steps_that_share_prefixes_are_replayed_whoever_shares_what(decoder):
+    """Rows that share two blocks, one, or none, in one recording: fewer rows and runs than before leave no trace."""
+    kv, expected_kv = filled_memory(), filled_memory()
+    steps = []
+
+    def record(run):
+        steps.append(run)
+        return lambda: (replayed.append(run), run())[1]
+
+    replayed = []
+    graphed = GraphedDecoder(decoder, kv, [4], blocks_per_sequence=3, record=record, shares=(True,))
+    first = [([5, 1, 7], 10), ([5, 1, 4], 9), ([6, 0, 0], 2), ([3, 2, 0], 6)]
+    then = [([5, 1, 7], 11), ([3, 2, 0], 7), ([3, 6, 0], 5)]
+    for rows, runs in ((first, [SharedRun(0, 2, 2)]), (then, [SharedRun(1, 3, 1)]), (then[:2], [])):
+        items = [BatchItem([row + 9], length - 1, [table], True) for row, (table, length) in enumerate(rows)]
+        batch = build_batch(items, BLOCK_SIZE, "cpu")
+        shared = sharing(batch, with_gaps(runs, len(rows)), BLOCK_SIZE) if runs else batch
+        assert torch.allclose(graphed.forward(shared, kv), decoder.forward(batch, expected_kv), atol=1e-5)
+        assert same_memory(kv, expected_kv)
+    alone, together = steps[::-1] if replayed[0] is steps[0] else steps
+    assert replayed == [together, together, alone]
 
 
 def test_another_memory_than_the_recorded_one_is_refused(decoder):

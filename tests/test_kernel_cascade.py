@@ -7,14 +7,16 @@ import math
 
 import pytest
 import torch
+from decode_runs import runs_of
 from paged_batch import TOLERANCE, PagedBatch, uninitialised_memory_is_nan
 from pairwise import pairwise
 from torch import Tensor
 
+from engine.shared_prefixes import SharedRun
 from kernels import reference
 from kernels.cascade_attention import cascade_config, cascade_decode_attention, cascade_in_splits
 from kernels.cascade_reference import Part, merged
-from kernels.cascade_reference import cascade_decode_attention as cascade_in_torch
+from kernels.shared_runs import DecodeRuns
 from kernels.splits import SplitPlan
 
 CASES = pairwise(
@@ -39,6 +41,12 @@ def shared_batch(case: dict) -> tuple[PagedBatch, Tensor]:
     return batch, batch.uniform(len(num_kv_tokens), case["num_kv_heads"] * case["group"], case["head_dim"]) * 4
 
 
+def one_run(batch: PagedBatch, num_shared_blocks: int) -> DecodeRuns:
+    """Of all sequences."""
+    runs = [SharedRun(0, len(batch.num_kv_tokens), num_shared_blocks)]
+    return runs_of(runs, batch.block_tables, batch.num_kv_tokens, batch.caches.shape[2])
+
+
 def expected(query: Tensor, batch: PagedBatch) -> Tensor:
     scale = query.shape[-1] ** -0.5
     return reference.decode_attention(
@@ -59,7 +67,7 @@ def test_cascade_equals_fp64(case):
             *batch.caches,
             batch.block_tables,
             batch.num_kv_tokens,
-            num_shared,
+            one_run(batch, case["num_shared_blocks"]),
             case["head_dim"] ** -0.5,
             config,
             shared_splits,
@@ -73,10 +81,10 @@ def test_cascade_equals_fp64(case):
 @pytest.mark.parametrize("case", CASES[::3], ids=lambda case: "-".join(map(str, case.values())))
 def test_the_reference_reads_the_prefix_once_and_is_decode_attention(case):
     batch, query = shared_batch(case | {"dtype": torch.float64})
-    shared = batch.block_tables[0, : case["num_shared_blocks"]]
-    arguments = batch.block_tables, batch.num_kv_tokens, len(shared), case["head_dim"] ** -0.5
+    runs = one_run(batch, case["num_shared_blocks"])
+    arguments = batch.block_tables, batch.num_kv_tokens, runs, case["head_dim"] ** -0.5
 
-    mixed = cascade_in_torch(query, *batch.caches, *arguments)
+    mixed = reference.cascade_decode_attention(query, *batch.caches, *arguments)
 
     assert (mixed - expected(query, batch)).abs().max() < 1e-12
 
@@ -100,31 +108,59 @@ def test_what_is_called_shared_changes_no_result(num_shared_blocks):
     batch.num_kv_tokens[2], right[2] = 0, 0
 
     mixed = cascade_decode_attention(
-        query, *batch.caches, batch.block_tables, batch.num_kv_tokens, num_shared_blocks, 0.25
+        query,
+        *batch.caches,
+        batch.block_tables,
+        batch.num_kv_tokens,
+        one_run(batch, num_shared_blocks),
+        0.25,
     )
 
     assert (mixed - right).abs().max() < 1e-5
 
 
+def test_runs_of_any_length_share_what_they_share():
+    """Two, one and two sequences that share 3, 0 and 1 blocks of 8, more heads than a tile has rows; an empty run
+    between, and another at the end, as a CUDA graph keeps them.
+    """
+    num_shared = [3, 3, 0, 1, 1]
+    batch = PagedBatch([27, 24, 5, 8, 19], 8, (1, 16), torch.float32)
+    for row, first in ((1, 0), (4, 3)):
+        batch.block_tables[row, : num_shared[row]] = batch.block_tables[first, : num_shared[row]]
+    query = batch.uniform(5, 18, 16)
+    runs = DecodeRuns((), torch.tensor([0, 2, 2, 3, 5, 5]), 8 * torch.tensor(num_shared), 4)
+    arguments = batch.block_tables, batch.num_kv_tokens
+    config = cascade_config(16, 18, 5 * 18, 8, element_bytes=4)
+
+    with uninitialised_memory_is_nan():
+        mixed = cascade_in_splits(
+            query, *batch.caches, *arguments, runs, 16**-0.5, config, SplitPlan(2, 16), SplitPlan(2, 16)
+        )
+
+    assert (mixed - expected(query, batch)).abs().max() < 1e-5
+
+
 def test_rows_of_the_whole_batch_fill_a_tile():
     assert cascade_config(128, 4, 8 * 4, 16).constexprs["TILE_ROWS"] == 32
-    assert cascade_config(128, 4, 256 * 4, 16).constexprs["TILE_ROWS"] == 128
+    assert cascade_config(128, 4, 256 * 4, 16).constexprs["TILE_ROWS"] == 64
     assert cascade_config(128, 4, 256 * 4, 16, element_bytes=4).constexprs["TILE_ROWS"] == 16
 
 
 def test_more_shared_blocks_than_the_tables_have_are_refused():
     batch = PagedBatch([24], 8, (1, 16), torch.float32)
 
-    with pytest.raises(ValueError, match="num_shared_blocks is 5; expected 0 to 4 by block_tables"):
-        cascade_decode_attention(
-            batch.uniform(1, 1, 16), *batch.caches, batch.block_tables, batch.num_kv_tokens, 5, 0.25
-        )
+    arguments = batch.uniform(1, 1, 16), *batch.caches, batch.block_tables, batch.num_kv_tokens
+    with pytest.raises(ValueError, match="max_shared_blocks is 5; expected 0 to 4 by block_tables"):
+        cascade_decode_attention(*arguments, one_run(batch, 5), 0.25)
+    with pytest.raises(ValueError, match=r"num_shared_tokens is \[2\]; expected \[1\] by block_tables"):
+        cascade_decode_attention(*arguments, one_run(batch, 2)._replace(num_shared_tokens=torch.zeros(2).long()), 0.25)
 
 
 def test_rows_without_alignment_are_decoded_sequence_by_sequence():
     batch = PagedBatch([24, 17], 8, (1, 20), torch.float32, num_shared_blocks=2)
     query = batch.uniform(2, 3, 20)
 
-    mixed = cascade_decode_attention(query, *batch.caches, batch.block_tables, batch.num_kv_tokens, 2, 20**-0.5)
+    arguments = batch.block_tables, batch.num_kv_tokens, one_run(batch, 2), 20**-0.5
+    mixed = cascade_decode_attention(query, *batch.caches, *arguments)
 
     assert (mixed - expected(query, batch)).abs().max() < 1e-5

@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 
 from benchmarks.gpu.paged import paged_sequences
+from engine.batch import decode_runs, run_arrays
+from engine.shared_prefixes import SharedRun
 from kernels import reference
 from kernels.block_copy import copy_blocks, move_tokens
 from kernels.cascade_attention import cascade_decode_attention
@@ -101,15 +103,18 @@ def _mla_prefill(
 
 
 def _cascade(head_dim: int, group_size: int, dtype: torch.dtype, block_size: int, device: torch.device) -> float:
-    """Two blocks are shared by all; one sequence ends with them, one within."""
+    """Two blocks are shared by all but the first; one sequence ends with them, one within."""
     num_shared, shared = 2, 2 * block_size
     lengths = [shared + length for length in _lengths(block_size)] + [shared, max(1, shared - 1)]
     paged = paged_sequences(lengths, block_size, NUM_KV_HEADS, head_dim, dtype, device)
-    paged.block_tables[:, :num_shared] = paged.block_tables[0, :num_shared]
+    paged.block_tables[1:, :num_shared] = paged.block_tables[1, :num_shared]
+    whole = [SharedRun(0, 1, 0), SharedRun(1, len(lengths), num_shared)]
+    arrays = [torch.from_numpy(array).to(device) for array in run_arrays(whole, block_size)]
+    runs = decode_runs(whole, paged.block_tables, paged.num_kv_tokens, arrays)
     query = torch.randn(len(lengths), NUM_KV_HEADS * group_size, head_dim, device=device).to(dtype)
     scale = head_dim**-0.5
     expected = reference.decode_attention(query.double(), *paged.double(), scale)
-    return _share(cascade_decode_attention(query, *paged, num_shared, scale), expected, dtype)
+    return _share(cascade_decode_attention(query, *paged, runs, scale), expected, dtype)
 
 
 def _rope(head_dim: int, group_size: int, dtype: torch.dtype, device: torch.device) -> float:

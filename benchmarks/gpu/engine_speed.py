@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -11,8 +12,8 @@ from torch import Tensor
 from benchmarks.gpu.bandwidth import measure_ceiling
 from benchmarks.gpu.stage import Findings, Row, Setting
 from benchmarks.gpu.timing import median_s
-from engine.batch import BatchItem, build_batch, decode_runs
-from engine.decode_graphs import CudaRecorder, GraphedDecoder
+from engine.batch import BatchItem, build_batch, decode_runs, run_arrays
+from engine.decode_graphs import CudaRecorder, GraphedDecoder, Recorder
 from engine.decoder_shape import DecoderShape
 from engine.decoder_weights import DecoderWeights, LayerWeights
 from engine.kv_cache import PagedKV, allocate_kv, kv_block_bytes
@@ -92,7 +93,9 @@ def _memory(setting: Setting) -> tuple[PagedKV, int]:
 
 
 def _shared_row(decoder: Decoder, kv: PagedKV, num_tokens: int, setting: Setting, findings: Findings) -> Row:
-    """Times decodes that share a prefix, read once for all and by each for itself; the logits must be the same."""
+    """Times decodes that share a prefix, read once for all (also as a graph) and by each for itself; the logits must be
+    the same.
+    """
     num_seqs, shared_tokens, own_tokens = setting.sizes.shared_batch
     row: Row = {"step": f"{num_seqs} x {own_tokens:,} decode behind {shared_tokens:,} shared"}
     num_shared, num_own = shared_tokens // BLOCK_SIZE, -(-own_tokens // BLOCK_SIZE)
@@ -104,17 +107,24 @@ def _shared_row(decoder: Decoder, kv: PagedKV, num_tokens: int, setting: Setting
     items = [BatchItem([1], shared_tokens + own_tokens - 1, [table], True) for table in tables]
     apart = build_batch(items, BLOCK_SIZE, setting.device)
     (group,) = apart.groups
-    runs = decode_runs([SharedRun(0, num_seqs, num_shared)], group.decode_block_tables, apart.decode_num_kv_tokens)
+    whole = [SharedRun(0, num_seqs, num_shared)]
+    arrays = [torch.from_numpy(array).to(setting.device) for array in run_arrays(whole, BLOCK_SIZE)]
+    runs = decode_runs(whole, group.decode_block_tables, apart.decode_num_kv_tokens, arrays)
     together = replace(apart, groups=(replace(group, decode_runs=runs),))
+    graphed = GraphedDecoder(decoder, kv, [num_seqs], num_shared + num_own, _recorder(setting), (True,))
     logits = decoder.forward(apart, kv)
-    difference = (decoder.forward(together, kv) - logits).norm() / logits.norm()
-    if not difference < LOGIT_TOLERANCE:
-        findings.failures.append(f"{row['step']}: logits differ by {difference:.3g} of their norm")
-    seconds, apart_s = (
-        median_s(lambda batch=batch: decoder.forward(batch, kv), setting.device, setting.sizes.num_runs)
-        for batch in (together, apart)
-    )
-    return row | {"seconds": seconds, "apart_s": apart_s, "logit_difference": float(difference)}
+    steps = {"seconds": (decoder, together), "graphed_s": (graphed, together), "apart_s": (decoder, apart)}
+    for name, (stepping, batch) in steps.items():
+        difference = float((stepping.forward(batch, kv) - logits).norm() / logits.norm())
+        if not difference < LOGIT_TOLERANCE:
+            findings.failures.append(f"{row['step']}, {name}: logits differ by {difference:.3g} of their norm")
+        row[name] = median_s(partial(stepping.forward, batch, kv), setting.device, setting.sizes.num_runs)
+        row |= {"logit_difference": difference} if name == "seconds" else {}
+    return row
+
+
+def _recorder(setting: Setting) -> Recorder:
+    return CudaRecorder() if setting.is_gpu else lambda run: run
 
 
 def _step_row(decoder: Decoder, kv: PagedKV, batch: Batch, chunk_tokens: int, num_tokens: int, setting: Setting) -> Row:
@@ -137,7 +147,6 @@ def _step_row(decoder: Decoder, kv: PagedKV, batch: Batch, chunk_tokens: int, nu
     seconds = median_s(lambda: decoder.forward(packed, kv), setting.device, setting.sizes.num_runs)
     row |= {"seconds": seconds, "tokens_per_s": (num_seqs + chunk_tokens) / seconds}
     if not chunk_tokens:
-        record = CudaRecorder() if setting.is_gpu else lambda run: run
-        graphed = GraphedDecoder(decoder, kv, [num_seqs], blocks_each, record)
+        graphed = GraphedDecoder(decoder, kv, [num_seqs], blocks_each, _recorder(setting))
         row["graphed_s"] = median_s(lambda: graphed.forward(packed, kv), setting.device, setting.sizes.num_runs)
     return row

@@ -24,7 +24,6 @@ from kvtwin.prompt_tokens import corpus_text
 
 _BLOCK_SIZE = 16
 _NUM_PROMPT = 16
-_NUM_TRIES = 2  # of an uncached token; the quicker counts
 _FIRST_TOKEN = 2000  # of the bundled text: in the midst of a scene
 
 
@@ -32,6 +31,7 @@ def add_options(parser: Arguments) -> None:
     parser.add_argument("--model", default="smollm2_135m", metavar="NAME", help="a shape; default smollm2_135m")
     parser.add_argument("--steps", type=count, default=200, metavar="N", help="tokens to generate; default 200")
     parser.add_argument("--points", type=count, default=20, metavar="N", help="positions measured uncached; 20")
+    parser.add_argument("--rounds", type=count, default=3, metavar="N", help="over these, of which the least counts; 3")
 
 
 def measure(options: Namespace) -> Demonstration:
@@ -51,18 +51,18 @@ def measure(options: Namespace) -> Demonstration:
     if len(model.decoder.shape.kv_groups()) > 1:
         raise InputError(f"--model {options.model}: has several KV groups; expected a model of full attention")
     prompt = model.codec.encode_corpus(corpus_text())[_FIRST_TOKEN : _FIRST_TOKEN + _NUM_PROMPT]
-    found = _generate(model.decoder, prompt, options.steps, options.points)
+    found = _generate(model.decoder, prompt, options)
     return _told(shape.name, model.origin, options.steps, found)
 
 
 @dataclass
 class Found:
-    """CPU seconds of every token with a cache, of some without, and at how many of those the token was the same."""
+    """CPU seconds of every token with a cache, and in each round of those at `positions` without."""
 
     cached_s: list[float] = field(default_factory=list)
     positions: list[int] = field(default_factory=list)
-    uncached_s: list[float] = field(default_factory=list)
-    num_same: int = 0
+    rounds_s: list[list[float]] = field(default_factory=list)
+    num_same: int = 0  # of the positions: there the token was the same in every round
 
 
 class Text:
@@ -81,29 +81,37 @@ class Text:
         token = int(self._decoder.forward(batch, self._kv).argmax())
         return token, (time.process_time_ns() - start_ns) / 1e9
 
+    def after(self, tokens: NDArray[np.int64]) -> tuple[int, float]:
+        """Likewise after this text, none of which counts as computed."""
+        self.tokens = tokens
+        return self.next_token(0)
 
-def _generate(decoder: Any, prompt: NDArray[np.int64], num_steps: int, num_points: int) -> Found:
-    """Token by token with a cache; at some positions once more without, right after: both on one text."""
-    num_tokens = len(prompt) + num_steps
+
+def _generate(decoder: Any, prompt: NDArray[np.int64], options: Namespace) -> Found:
+    """Token by token with a cache; then, in rounds, the tokens at some positions without: a slow minute of the machine
+    falls upon one round of several.
+    """
+    num_tokens = len(prompt) + options.steps
     cached, uncached = Text(decoder, prompt, num_tokens), Text(decoder, prompt, num_tokens)
-    measured = set(np.linspace(0, num_steps - 1, min(num_points, num_steps)).round().astype(int).tolist())
     found = Found()
     cached.next_token(0)  # prefill, and whatever a first call has to set up
-    for step in range(num_steps):
+    for _ in range(options.steps):
         token, spent_s = cached.next_token(len(cached.tokens) - 1)
         found.cached_s.append(spent_s)
-        if step in measured:
-            uncached.tokens = cached.tokens
-            tries = [uncached.next_token(0) for _ in range(_NUM_TRIES)]
-            found.positions.append(len(cached.tokens))
-            found.uncached_s.append(min(spent_s for _, spent_s in tries))
-            found.num_same += all(again == token for again, _ in tries)
         cached.tokens = np.append(cached.tokens, token)
+    steps = np.unique(np.linspace(0, options.steps - 1, options.points).round().astype(int))
+    found.positions = (len(prompt) + steps).tolist()
+    is_same = np.ones(len(steps), dtype=bool)
+    for _ in range(options.rounds):
+        again = [uncached.after(cached.tokens[:position]) for position in found.positions]
+        found.rounds_s.append([spent_s for _, spent_s in again])
+        is_same &= cached.tokens[found.positions] == [token for token, _ in again]
+    found.num_same = int(is_same.sum())
     return found
 
 
 def _told(model: str, origin: str, num_steps: int, found: Found) -> Demonstration:
-    positions, uncached_s = np.array(found.positions), np.array(found.uncached_s)
+    positions, uncached_s = np.array(found.positions), np.min(found.rounds_s, axis=0)
     every = positions[0] + np.arange(num_steps)
     cached_s = np.array(found.cached_s)
     uncached_total_s = float(np.interp(every, positions, uncached_s).sum())
@@ -115,7 +123,8 @@ def _told(model: str, origin: str, num_steps: int, found: Found) -> Demonstratio
         [
             f"The same token at {found.num_same} of {len(positions)} positions where both were computed.",
             f"Without a cache a token takes {seconds_text(lines[0].slope)} longer at each position (R² of the line "
-            f"{lines[0].r_squared:.4f}), with one {seconds_text(abs(lines[1].slope))}.",
+            f"{lines[0].r_squared:.4f}, least of {len(found.rounds_s)} rounds), with one "
+            f"{seconds_text(abs(lines[1].slope))}.",
             f"{count_text(num_steps)} tokens take {seconds_text(float(cached_s.sum()))} of CPU time with a cache and "
             f"{seconds_text(uncached_total_s)} without ({len(positions)} positions measured, straight lines between): "
             f"{speed_up:.1f}x.",
@@ -126,7 +135,7 @@ def _told(model: str, origin: str, num_steps: int, found: Found) -> Demonstratio
             for place, slow, fast in zip(found.positions, uncached_s, cached_s[at], strict=True)
         ],
         [
-            Curve("uncached", found.positions, found.uncached_s),
+            Curve("uncached", found.positions, uncached_s.tolist()),
             Curve("cached", every.tolist(), found.cached_s),
         ],
         "position (tokens)",
@@ -137,7 +146,7 @@ def _told(model: str, origin: str, num_steps: int, found: Found) -> Demonstratio
             "num_steps": num_steps,
             "num_same_tokens": found.num_same,
             "positions": found.positions,
-            "uncached_s": found.uncached_s,
+            "uncached_s": uncached_s.tolist(),
             "cached_s": found.cached_s,
             "uncached_total_s": uncached_total_s,
             "cached_total_s": float(cached_s.sum()),

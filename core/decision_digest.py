@@ -27,11 +27,16 @@ class DecisionDigest:
         self._values = hashlib.sha256()
         self._open: Ints = np.zeros((0, 4), dtype=np.int64)  # the last run, which may go on
 
-    def update(self, heads: Ints, owners: Ints, values: array[int]) -> None:
-        """`heads` as `DecisionLog` keeps them, [num_heads, 4]; `owners` of the rows whose head says EACH."""
+    def add_values(self, values: array[int]) -> None:
+        """The next decisions' blocks or counts."""
         self._values.update(np.frombuffer(values, dtype=np.int64).astype("<i8", copy=False).data)
-        runs = _merged(np.concatenate([self._open, _spread(heads, owners)]))
-        self._open = runs[-1:]
+
+    def add_runs(self, heads: Ints, owners: Ints) -> None:
+        """Who got them, and when: `heads` as `DecisionLog` keeps them, [num_heads, 4]; `owners` of the rows whose head
+        says EACH.
+        """
+        runs = _merged(_spread(np.concatenate([self._open, heads]), owners))
+        self._open = runs[-1:].copy()
         self._runs.update(np.ascontiguousarray(runs[:-1], dtype="<i8").data)
 
     def hexdigest(self) -> str:
@@ -45,19 +50,20 @@ def _spread(heads: Ints, owners: Ints) -> Ints:
     is_each = heads[:, 2] == EACH
     num_rows = np.where(is_each, heads[:, 3], 1)
     spread = np.repeat(heads, num_rows, axis=0)
-    rows = np.repeat(is_each, num_rows)
+    rows = np.flatnonzero(np.repeat(is_each, num_rows))
     spread[rows, 2] = owners
     spread[rows, 3] = 1
     return spread
 
 
 def _merged(runs: Ints) -> Ints:
-    """Neighbours of one step, event and request are one run."""
-    if len(runs) < 2:
+    """Neighbours of one step, event and request are one run: there are few of those."""
+    same = np.flatnonzero(runs[1:, 2] == runs[:-1, 2])  # the same request as the run before
+    goes_on = same[(runs[same + 1, :2] == runs[same, :2]).all(axis=1)] + 1
+    if not len(goes_on):
         return runs
-    begins = np.append(True, np.zeros(len(runs) - 1, dtype=bool))
-    for column in runs.T[:3]:  # one by one: `any` over rows of three takes twice as long
-        begins[1:] |= column[1:] != column[:-1]
+    begins = np.ones(len(runs), dtype=bool)
+    begins[goes_on] = False
     starts = np.flatnonzero(begins)
     merged = runs[starts]
     merged[:, 3] = np.add.reduceat(runs[:, 3], starts)

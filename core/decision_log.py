@@ -6,6 +6,7 @@ blocks are stored with one head, so a thousand-block prompt costs one head and a
 
 from __future__ import annotations
 
+import struct
 from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -151,16 +152,18 @@ class DecisionLog:
     def digest(self) -> str:
         """Equal digests mean equal decisions, block ids included."""
         digest = DecisionDigest()
-        digest.update(*self._columns())
+        digest.add_values(self.values)
+        digest.add_runs(_integers(self.heads).reshape(-1, 4), _integers(self.owners))
         return digest.hexdigest()
 
-    def _columns(self) -> tuple[Ints, Ints, array[int]]:
-        """Heads [num_heads, 4], owners of the rows whose head says EACH, and the rows' values."""
-        return _integers(self.heads).reshape(-1, 4), _integers(self.owners), self.values
+
+def packed(values: list[int]) -> bytes:
+    """As int64: twice as fast as an array made of the list."""
+    return struct.pack(f"{len(values)}q", *values)
 
 
 def _integers(values: list[int]) -> Ints:
-    return np.frombuffer(array("q", values), dtype=np.int64)  # over an array: twice as fast as np.array(values)
+    return np.frombuffer(packed(values), dtype=np.int64)
 
 
 class NoLog(DecisionLog):

@@ -54,7 +54,7 @@ class EvenPlans:
 
     def elapsed_ps(self, rows: Ints | Bools | slice, num_steps: Ints) -> Ints:
         """How long the first `num_steps` steps of these plans took."""
-        return np.asarray(self.first_ps[rows] * num_steps + self.growth_ps[rows] * (num_steps * (num_steps - 1) // 2))
+        return np.asarray(self.first_ps[rows] * num_steps + self.growth_ps[rows] * (num_steps * (num_steps - 1) >> 1))
 
     def in_single_steps(self, which: Bools, durations_ps: Ints, decides_ahead: bool) -> EvenPlans:
         """With these plans as so many of one step, whose durations are given, those of one plan after another's."""

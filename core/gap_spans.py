@@ -36,7 +36,7 @@ class GapSpans:
     def last_ps(self) -> Ints:
         return np.asarray(self.first_ps + self.growth_ps.astype(np.int64) * (self.num_steps - 1))
 
-    def where(self, rows: NDArray[np.bool_]) -> GapSpans:
+    def where(self, rows: NDArray[np.bool_] | Ints) -> GapSpans:
         return self._with(lambda column: column[rows])
 
     def narrowed(self) -> GapSpans:
@@ -127,14 +127,15 @@ def _ranked_ps(parts: Sequence[GapSpans], ranks: Ints) -> Ints:
     they were as long as its last. Only the spans that reach in between matter.
     """
     bins = [(_bins(part.first_ps), _bins(part.last_ps)) for part in parts]
+    num_each = [part.num_each for part in parts]
     least = _bin_of_rank([first for first, _ in bins], parts, ranks)
     most = _bin_of_rank([last for _, last in bins], parts, ranks)
     found = np.zeros_like(ranks)
     for low, high in set(zip(least.tolist(), most.tolist(), strict=True)):
         near, num_below = [], 0
-        for part, (first, last) in zip(parts, bins, strict=True):
-            near.append(part.where((first <= high) & (last >= low)))
-            num_below += part.where(last < low).num_gaps
+        for part, (first, last), num in zip(parts, bins, num_each, strict=True):
+            near.append(part.where(np.flatnonzero((first <= high) & (last >= low))))
+            num_below += int(num[last < low].sum())
         of_these = (least == low) & (most == high)
         found[of_these] = _selected_ps(near, ranks[of_these] - num_below)
     return found

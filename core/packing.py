@@ -25,6 +25,8 @@ def exact_dot(counts: NDArray[Any], times_ps: NDArray[Any]) -> int:
     Integers tell it modulo 2**64, floats which of the numbers that leave that remainder it is: these may be off by
     2**63, which is more than they lose in sums below 2**90 of ten million terms.
     """
+    if not counts.any():
+        return 0
     counts, times_ps = counts.astype(np.int64, copy=False), times_ps.astype(np.int64, copy=False)
     remainder, estimate = int(np.dot(counts, times_ps)), int(np.dot(counts.astype(np.float64), times_ps))
     return remainder + ((estimate - remainder + (1 << 63)) >> 64 << 64)

@@ -151,6 +151,8 @@ class StepTotals:
         filled = plans.num_filled_tokens[plan] + plans.filled_a_step[plan] * num_earlier
         taken = stretches.num_referenced_blocks * block_size_tokens + stretches.num_external_tokens
         in_use = taken > 0
-        if in_use.any():
-            peak = float(((taken - filled)[in_use] / taken[in_use]).max())
+        if not in_use.all():
+            taken, filled = taken[in_use], filled[in_use]
+        if len(taken):
+            peak = float(((taken - filled) / taken).max())
             self.peak_waste_ratio = peak if self.peak_waste_ratio is None else max(self.peak_waste_ratio, peak)

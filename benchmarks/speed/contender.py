@@ -60,5 +60,13 @@ def timed_child(
 
 
 def our_environment(kind: str = OURS) -> dict[str, str]:
-    """This checkout's packages, as source or as machine code, and no threads that we did not start."""
-    return {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "KVTWIN_COMPILED": str(int(kind == COMPILED))}
+    """This checkout's packages, as source or as machine code, and no threads that we did not start.
+
+    Python keeps byte code, as it does for whoever has not told it otherwise; one start of a few pays for that.
+    """
+    return {
+        "PYTHONPATH": str(ROOT),
+        "OMP_NUM_THREADS": "1",
+        "KVTWIN_COMPILED": str(int(kind == COMPILED)),
+        "PYTHONDONTWRITEBYTECODE": "",
+    }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from core.decision_log import Event
 from core.growth import first_chunk
@@ -14,6 +14,9 @@ from core.request import Request, Sequence, Status
 
 if TYPE_CHECKING:
     from core.scheduler import Scheduler
+
+_ADMIT: Final = Event.ADMIT  # to ask an Enum for a member takes longer
+_RUNNING: Final = Status.RUNNING
 
 
 class Admissions:
@@ -138,11 +141,11 @@ class Admissions:
                 self._scheduler.foresight.pass_by(request.request_id)
             request.num_cached_tokens = num_hit_tokens
             request.first_scheduled_ps = now_ps
-            self._log.count(Event.ADMIT, request.request_id, num_hit_tokens)
+            self._log.count(_ADMIT, request.request_id, num_hit_tokens)
         else:
             request.num_readmission_cached_tokens += num_hit_tokens
             self._log.count(Event.RESUME, request.request_id, num_hit_tokens)
-        request.status = Status.RUNNING
+        request.status = _RUNNING
 
     def _begin_chunk(self, sequence: Sequence, num_new: int, plan: StepPlan) -> None:
         """First work after an admission; a sequence that only lacked its newest token's KV decodes at once."""

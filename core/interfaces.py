@@ -274,6 +274,13 @@ class BatchPolicy(Policy):
     def compose(self, view: SchedulerView) -> BatchRules:
         """The rules of the step that is about to be scheduled."""
 
+    def fixed_rules(self, view: SchedulerView) -> BatchRules | None:
+        """What `compose` answers in every step of the run; None: that may change. Asked once, before the first step.
+
+        A class that defines `compose` and not this is asked in every step, whatever it derives from.
+        """
+        return None
+
 
 class QueuePolicy(Policy):
     """Who of the waiting comes next. Write `key` and be done, where a request's place does not change while it waits.

@@ -12,12 +12,15 @@ from core.decode_batch import DecodeBatch
 from core.request import Request, Sequence
 
 
-class Chunk(NamedTuple):
+class Chunk:
     """`num_new` tokens of a prompt (or of a preempted request's text) to compute, after `num_computed` with KV."""
 
-    sequence: Sequence
-    num_computed: int
-    num_new: int
+    __slots__ = ("num_computed", "num_new", "sequence")
+
+    def __init__(self, sequence: Sequence, num_computed: int, num_new: int) -> None:
+        self.sequence = sequence
+        self.num_computed = num_computed
+        self.num_new = num_new
 
 
 class BlockCopy(NamedTuple):
@@ -104,7 +107,7 @@ class StepPlan:
 
     def scheduled(self) -> Iterator[Scheduled]:
         """All sequences with work in this step, in running order."""
-        chunks = (Scheduled(*chunk) for chunk in self.chunks)
+        chunks = (Scheduled(chunk.sequence, chunk.num_computed, chunk.num_new) for chunk in self.chunks)
         return heapq.merge(self.decodes(), chunks, key=lambda item: item.sequence.rank)
 
 

@@ -6,7 +6,7 @@ from array import array
 from bisect import bisect_left
 from collections.abc import Sequence
 from struct import Struct
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from mypy_extensions import mypyc_attr
@@ -41,7 +41,7 @@ PLAN = (
 )
 
 
-PLAN_ROW = Struct(f"{len(PLAN)}q")  # packs a row: four times as fast as extending an array by a tuple
+PLAN_ROW: Final = Struct(f"{len(PLAN)}q")  # packs a row: four times as fast as extending an array by a tuple
 
 
 class Series:
@@ -66,11 +66,15 @@ class Series:
 
     def at(self, places: Ints) -> Ints:
         """The count at each of these places, which ascend."""
+        if not self._places:
+            return np.full(len(places), self.first, dtype=np.int64)
         bounds = np.searchsorted(places, self.places)
         return np.repeat(self._levels(), np.diff(bounds, prepend=0, append=len(places)))
 
     def expand(self, num_places: int) -> Ints:
         """The count at each of the first places, [num_places]."""
+        if not self._places:
+            return np.full(num_places, self.first, dtype=np.int64)
         places = self.places
         num = int(np.searchsorted(places, num_places))
         return np.repeat(self._levels()[: num + 1], np.diff(places[:num], prepend=0, append=num_places))

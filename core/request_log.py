@@ -5,6 +5,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable
 from struct import Struct
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,10 +28,12 @@ COUNTS = (
 )
 TIMES = ("arrival_ps", "first_scheduled_ps", "first_token_ps", "finish_ps")
 _NAMES = ("request_id", *TIMES, *COUNTS, "outcome")
-_ROW = Struct(f"{len(_NAMES)}q")
+_ROW: Final = Struct(f"{len(_NAMES)}q")
 _OUTCOMES = list(Outcome)
-_NUMBER_OF = {outcome: number for number, outcome in enumerate(Outcome)}
-_NUM_PACKED_AT_ONCE = 4096
+_NUMBER_OF: Final = {outcome: number for number, outcome in enumerate(Outcome)}
+_REJECTED: Final = Outcome.REJECTED  # to ask an Enum for a member takes longer
+_UNFINISHED: Final = Outcome.UNFINISHED
+_NUM_VALUES_PACKED_AT_ONCE: Final = 4096 * len(_NAMES)
 
 
 class RequestLog:
@@ -48,12 +51,12 @@ class RequestLog:
 
     def add(self, request: Request) -> None:
         """Notes the request as it is now."""
-        if request.outcome is Outcome.REJECTED:
+        if request.outcome is _REJECTED:
             self.num_rejected += 1
             rejected = (request.request_id, request.reject_reason)
             self.first_rejected = min(rejected, self.first_rejected or rejected)
         num_produced = request.num_produced_tokens
-        if request.outcome is Outcome.UNFINISHED:
+        if request.outcome is _UNFINISHED:
             num_produced += sum(sequence.num_outputs for sequence in request.live)
         self._values.frombytes(
             _ROW.pack(
@@ -74,7 +77,7 @@ class RequestLog:
                 _NUMBER_OF[request.outcome],
             )
         )
-        if len(self._values) >= _NUM_PACKED_AT_ONCE * len(_NAMES):
+        if len(self._values) >= _NUM_VALUES_PACKED_AT_ONCE:
             self._pack()
 
     def _pack(self) -> None:

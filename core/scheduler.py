@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass
+from typing import Final
 
 from core.admission import Admissions
 from core.block_tables import BlockTables
@@ -42,11 +43,13 @@ from core.view import View
 from core.waiting_queue import WaitingQueue
 
 _PUBLICATIONS = {"schedule": AtSchedule, "step_end": AtStepEnd, "computed": OnceComputed}
-_END_EVENTS = {
+_END_EVENTS: Final = {
     Outcome.FINISHED: Event.FINISH,
     Outcome.CANCELLED: Event.CANCEL,
     Outcome.REJECTED: Event.REJECT,
 }
+_DONE: Final = Status.DONE  # to ask an Enum for a member takes longer
+_CHUNK: Final = Event.CHUNK
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +181,7 @@ class Scheduler:
             self.log.step = self.step
         if self.foresight is not None:
             self.foresight.pass_by(request.request_id)
-        request.status = Status.DONE
+        request.status = _DONE
         request.outcome = outcome
         request.finish_ps = self.now_ps
         request.sequences.clear()  # they know their request: a circle, which would be garbage to collect
@@ -244,7 +247,7 @@ class Scheduler:
         batch.clock += 1
 
     def count_prefill(self, chunk: Chunk) -> None:
-        sequence, num_computed, num_new = chunk
+        sequence, num_computed, num_new = chunk.sequence, chunk.num_computed, chunk.num_new
         request = sequence.request
         request.num_prefill_tokens += num_new
         self.num_prefill_tokens += num_new
@@ -252,7 +255,7 @@ class Scheduler:
             request.num_recomputed_tokens += min(num_computed + num_new, sequence.num_had_kv) - num_computed
         if sequence.lost_ahead and self.tables.pool.attribution is not None:
             self.tables.pool.attribution.charge(sequence, num_computed + num_new)
-        self.log.count(Event.CHUNK, request.request_id, num_new)
+        self.log.count(_CHUNK, request.request_id, num_new)
 
     def _preempt(self, preemption: Preemption, plan: StepPlan) -> None:
         """Takes the victim's blocks; it goes to the front of the queue and keeps its outputs."""

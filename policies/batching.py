@@ -29,6 +29,10 @@ class Chunked(BatchPolicy):
             self._rules[limit] = BatchRules(view.max_batch_tokens, limit, view.chunked_prefill)
         return self._rules[limit]
 
+    def fixed_rules(self, view: SchedulerView) -> BatchRules | None:
+        has_exception = self._exempts_alone and view.long_prefill_threshold_tokens > 0
+        return None if has_exception else self.compose(view)
+
 
 class PrefillFirst(BatchPolicy):
     """While any prompt can be computed a step holds prompts only, and decodes stall (vLLM V0 without chunked prefill).
@@ -51,6 +55,9 @@ class Orca(BatchPolicy):
 
     def compose(self, view: SchedulerView) -> BatchRules:
         return BatchRules(_UNLIMITED, 0, split_prompts=False)
+
+    def fixed_rules(self, view: SchedulerView) -> BatchRules | None:
+        return self.compose(view)
 
 
 class Static(BatchPolicy):

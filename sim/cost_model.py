@@ -28,7 +28,10 @@ class StepWork:
 
     @property
     def num_prefill_tokens(self) -> int:
-        return sum([num_new for num_new, _ in self.chunks])
+        total = 0
+        for num_new, _ in self.chunks:
+            total += num_new
+        return total
 
     @property
     def prefill_pairs(self) -> int:

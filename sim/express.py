@@ -55,6 +55,13 @@ def suits(scheduler: Scheduler, cost: CostModel) -> bool:
     )
 
 
+def fixed_rules_of(scheduler: Scheduler) -> BatchRules | None:
+    """The rules of every step, if the class that says what they are says that they never change."""
+    batching = scheduler.policies.batching
+    definer = next(kind for kind in type(batching).__mro__ if "compose" in vars(kind))
+    return batching.fixed_rules(scheduler.view) if "fixed_rules" in vars(definer) else None
+
+
 class Express:
     """One loop from boundary to boundary. `run` begins at one; where it halts FLYING, a span of plain steps runs."""
 
@@ -79,6 +86,7 @@ class Express:
         self._log = scheduler.log
         self._recorder = scheduler.recorder
         self._admissions = PlainAdmissions(scheduler)
+        self._fixed_rules = fixed_rules_of(scheduler)
         self._work = StepWork(0)
         self.flight = Flight(scheduler)
         self.must_land = False  # where it halts FLYING: somebody came who could join before the span ends
@@ -114,6 +122,7 @@ class Express:
         tells = source is None or source.hears_of_ends
         pool, tables, recorder, log = self._pool, self._tables, self._recorder, self._log
         compose, view, growth = scheduler.policies.batching.compose, scheduler.view, scheduler.growth
+        fixed_rules = self._fixed_rules
         flight, admissions, max_num_seqs = self.flight, self._admissions, scheduler.config.max_num_seqs
         self.must_land = False
         if not self._is_plain():
@@ -132,7 +141,7 @@ class Express:
                 continue
 
             # Who gets tokens in the span's first step, and blocks for them; how many steps may follow.
-            rules = compose(view)
+            rules = compose(view) if fixed_rules is None else fixed_rules
             num_decodes = len(members)
             budget = rules.budget_tokens - num_decodes
             if budget < 0 or rules.prompts_alone or not rules.admits:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from core.growth import first_chunk
 from core.interfaces import Admission, BatchRules
 from core.plan import Chunk
@@ -9,7 +11,10 @@ from core.prefix_hit import NO_HIT
 from core.request import Request, Status
 from core.scheduler import Scheduler
 
-NOT_PLAIN = -1
+NOT_PLAIN: Final = -1
+_DONE: Final = Status.DONE  # to ask an Enum for a member takes longer
+_REJECT: Final = Admission.REJECT
+_WAIT: Final = Admission.WAIT
 
 
 class PlainAdmissions:
@@ -34,7 +39,7 @@ class PlainAdmissions:
             num_new = self._start(request, budget, rules)
             if num_new == NOT_PLAIN:
                 return budget
-            if num_new == 0 and request.status is not Status.DONE:
+            if num_new == 0 and request.status is not _DONE:
                 return 0
             budget -= num_new
             if num_new:
@@ -61,11 +66,11 @@ class PlainAdmissions:
         num_needed = num_free_needed - (-(num_hit + num_new) // size)
         view.num_full_blocks = num_free_needed - (-num_known // size)
         answer = self._admission.admit(request, num_needed, view)
-        if answer is Admission.REJECT:
+        if answer is _REJECT:
             scheduler.admissions.turn_away(request)
             self.rejected.append(request)
             return 0
-        if answer is Admission.WAIT or num_needed > pool.num_available:
+        if answer is _WAIT or num_needed > pool.num_available:
             return 0
         if num_hit:
             tables.adopt(lead, hit, readmission=request.status is Status.PREEMPTED)

@@ -10,6 +10,7 @@ from test_spans import assert_equal, assert_sound
 from world import Bench, Run, Settings, simulate, trace_of
 
 from core.decision_log import Event
+from core.interfaces import BatchRules, SchedulerView
 from core.request import Outcome
 from core.units import PS_PER_S
 from policies.batching import Chunked, Orca, PrefillFirst, Static
@@ -51,6 +52,21 @@ def test_a_prompt_that_never_fits_beside_the_decodes_does_not_starve_them() -> N
     run = run_of(trace_of([0, 4], [12, 12], [8, 4]), replace(settings, admit_after_preemption=True))
     assert run.num_preemptions > 0
     assert [request.outcome for request in run.requests()] == [Outcome.FINISHED] * 2
+
+
+class Halving(Chunked):
+    """Half the tokens for each that runs already."""
+
+    def compose(self, view: SchedulerView) -> BatchRules:
+        return super().compose(view)._replace(budget_tokens=view.max_batch_tokens >> view.num_running)
+
+
+def test_whoever_composes_anew_is_asked_in_every_step() -> None:
+    """Though it derives from a class that says its rules never change."""
+    trace = trace_of([0, 0, 0], [8, 12, 2], [3, 3, 3])
+    run = run_of(trace, replace(BASE, batching=Halving))
+    assert chunks_of(run, 1) == [(1, 3), (2, 1), (3, 4), (4, 4)]
+    assert chunks_of(run_of(trace, BASE), 1) == [(1, 7), (2, 5)]
 
 
 def test_chunked_prefill_delays_the_prompt_instead() -> None:

@@ -196,7 +196,9 @@ def attention_case(
     )
 
 
-_UNKNOWN_INTEGERS = frozenset({"num_heads", "num_seqs", "num_runs", "window", "split_tokens"})
+_UNKNOWN_INTEGERS = frozenset(
+    {"num_heads", "num_seqs", "num_runs", "window", "split_tokens", "length_stride", "length_head_stride"}
+)
 _TYPES: Mapping[str, str] = {
     "mixes_ptr": "*fp32",
     "log_sums_ptr": "*fp32",

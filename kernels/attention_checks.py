@@ -31,7 +31,10 @@ def check_paged_attention(
     )
     require(head_dim <= MAX_HEAD_DIM, f"head_dim is {head_dim}; expected at most {MAX_HEAD_DIM}")
     _check_window(window)
-    check_tables(block_tables, num_kv_tokens)
+    if num_kv_tokens.dim() == 2:
+        check_head_tables(block_tables, num_kv_tokens, num_kv_heads)
+    else:
+        check_tables(block_tables, num_kv_tokens)
     check_memory(query=query, k_cache=k_cache, v_cache=v_cache)
 
 
@@ -77,6 +80,24 @@ def check_tables(block_tables: Tensor, num_kv_tokens: Tensor) -> None:
     _require_integers(block_tables=block_tables, num_kv_tokens=num_kv_tokens)
 
 
+def check_head_tables(block_tables: Tensor, num_kv_tokens: Tensor, num_kv_heads: int) -> None:
+    """Raises ValueError unless there is one row of block ids and one length per sequence and KV head."""
+    num_seqs = len(num_kv_tokens)
+    _require_form(
+        "num_kv_tokens",
+        num_kv_tokens,
+        num_kv_tokens.shape[1] == num_kv_heads,
+        f"[num_seqs], or with {num_kv_heads} heads",
+    )
+    _require_form(
+        "block_tables",
+        block_tables,
+        block_tables.dim() == 3 and block_tables.shape[:2] == num_kv_tokens.shape,
+        f"[{num_seqs}, {num_kv_heads}, max_blocks] by num_kv_tokens",
+    )
+    _require_integers(block_tables=block_tables, num_kv_tokens=num_kv_tokens)
+
+
 def check_one_row_each(query: Tensor, num_kv_tokens: Tensor) -> None:
     """Raises ValueError unless there is one query per sequence."""
     num_seqs = len(num_kv_tokens)
@@ -84,7 +105,10 @@ def check_one_row_each(query: Tensor, num_kv_tokens: Tensor) -> None:
 
 
 def check_runs(runs: DecodeRuns, block_tables: Tensor) -> None:
-    """Raises ValueError unless there is a start for each run, a share for each row, and room for it in the tables."""
+    """Raises ValueError unless there is a start for each run, a share for each row, and room for it in the tables, one
+    for all heads.
+    """
+    _require_form("block_tables", block_tables, block_tables.dim() == 2, "[num_seqs, max_blocks]")
     num_seqs, most = block_tables.shape
     _require_form("starts", runs.starts, runs.starts.dim() == 1 and len(runs.starts) > 0, "[num_runs + 1]")
     shared = runs.num_shared_tokens

@@ -30,7 +30,13 @@ def find_sequence(tile, query_start_ptr, num_seqs, ROWS_PER_QUERY: tl.constexpr,
 
 @triton.jit
 def locate_chunk_tile(
-    tile, query_start_ptr, num_kv_tokens_ptr, num_seqs, ROWS_PER_QUERY: tl.constexpr, TILE_ROWS: tl.constexpr
+    tile,
+    query_start_ptr,
+    num_kv_tokens_ptr,
+    length_stride,
+    num_seqs,
+    ROWS_PER_QUERY: tl.constexpr,
+    TILE_ROWS: tl.constexpr,
 ):
     """(sequence, its first packed token, its cached tokens, the tile's first row, rows of the whole chunk).
 
@@ -39,7 +45,7 @@ def locate_chunk_tile(
     seq = find_sequence(tile, query_start_ptr, num_seqs, ROWS_PER_QUERY, TILE_ROWS)
     chunk_start = tl.load(query_start_ptr + seq).to(tl.int32)
     num_queries = tl.load(query_start_ptr + seq + 1).to(tl.int32) - chunk_start
-    num_cached = tl.load(num_kv_tokens_ptr + seq).to(tl.int32) - num_queries
+    num_cached = tl.load(num_kv_tokens_ptr + seq * length_stride).to(tl.int32) - num_queries
     first_row = (tile - chunk_start * ROWS_PER_QUERY // TILE_ROWS - seq) * TILE_ROWS
     return seq, chunk_start, num_cached, first_row, num_queries * ROWS_PER_QUERY
 

@@ -64,6 +64,8 @@ class CpuAttention:
         window: int | None = None,
     ) -> Tensor:
         """Attention of one query per sequence, the newest token, over its cached tokens. See `kernels.reference`."""
+        if num_kv_tokens.dim() == 2:
+            return reference.decode_attention(query, k_cache, v_cache, block_tables, num_kv_tokens, scale, window)
         views = self._decode_views(query, k_cache, block_tables, num_kv_tokens, window, 0)
         spread = _spread(query, views.own)
         parts = [
@@ -137,6 +139,9 @@ class CpuAttention:
         window: int | None = None,
     ) -> Tensor:
         """Causal attention of chunks of queries over their prefix and themselves. See `kernels.reference`."""
+        if num_kv_tokens.dim() == 2:
+            caches = k_cache, v_cache
+            return reference.prefill_attention(query, *caches, block_tables, query_start, num_kv_tokens, scale, window)
         views = self._prefills.get(window)
         if views is None or views.block_tables is not block_tables or views.query_start is not query_start:
             views = self._prefills[window] = _prefill_views(

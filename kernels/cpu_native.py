@@ -86,7 +86,7 @@ class NativeKernels(CpuAttention):
     ) -> Tensor:
         """See `kernels.reference`. Moves the visible keys and values once; scores stay fp32."""
         num_seqs, num_heads, head_dim = query.shape
-        has_caches = k_cache.is_contiguous() and v_cache.is_contiguous()
+        has_caches = k_cache.is_contiguous() and v_cache.is_contiguous() and num_kv_tokens.dim() == 1
         if not (has_caches and head_dim <= _MOST_HEAD_DIM and _is_served(query, k_cache, head_dim)):
             return super().decode_attention(query, k_cache, v_cache, block_tables, num_kv_tokens, scale, window)
         query, block_tables = query.contiguous(), block_tables.contiguous()

@@ -18,7 +18,7 @@ from kernels.attention_tile import (
     tile_width,
 )
 from kernels.interpreter import INTERPRETED
-from kernels.launch import LaunchConfig, is_aligned
+from kernels.launch import HeadStrides, LaunchConfig, is_aligned
 from kernels.splits import SplitBuffers, SplitPlan, merge_splits, new_split_buffers, num_processors, plan_splits
 
 
@@ -63,8 +63,9 @@ def decode_attention(
 ) -> Tensor:
     """`kernels.reference.decode_attention`, shapes as there: softmax(scale · q Kᵀ) V over what a sequence sees.
 
-    Tables and lengths may be int32 too. A sequence of 0 tokens (padding of a CUDA graph) gets zeros. Slots outside a
-    sequence's visible tokens are not read, nor are the table entries that lead there only.
+    Tables and lengths, of sequences or of each sequence's KV heads, may be int32 too. A sequence of 0 tokens (padding
+    of a CUDA graph) gets zeros. Slots outside a sequence's visible tokens are not read, nor are the table entries that
+    lead there only.
 
     n visible tokens, H query heads on H_kv KV heads of dimension D, b bytes an element, per sequence:
     bytes moved 2 n H_kv D b (each key and value once for its whole group), + 8 H (D + 1) per split in fp32;
@@ -75,7 +76,7 @@ def decode_attention(
     check_paged_attention(query, k_cache, v_cache, block_tables, num_kv_tokens, window)
     check_one_row_each(query, num_kv_tokens)
     block_size, num_kv_heads = k_cache.shape[1:3]
-    max_tokens = block_tables.shape[1] * block_size
+    max_tokens = block_tables.shape[-1] * block_size
     num_programs = len(query) * num_kv_heads
     splits = plan_splits(min(max_tokens, window or max_tokens), num_programs, num_processors(query.device))
     return decode_attention_in_splits(query, k_cache, v_cache, block_tables, num_kv_tokens, scale, window, splits)
@@ -130,7 +131,7 @@ def attend_in_splits(
         *query.stride()[:2],
         *k_cache.stride()[:3],
         *v_cache.stride()[:3],
-        block_tables.stride(0),
+        *HeadStrides.of(block_tables, num_kv_tokens),
         num_heads,
         NO_WINDOW if window is None else window,
         splits.split_tokens,
@@ -160,6 +161,9 @@ def decode_split_kernel(
     value_slot_stride,
     value_head_stride,
     table_stride,
+    table_head_stride,
+    length_stride,
+    length_head_stride,
     num_heads,
     window,
     split_tokens,
@@ -182,7 +186,7 @@ def decode_split_kernel(
     head = kv_head * GROUP_SIZE + member
     out_rows = (split * tl.num_programs(0) + seq).to(tl.int64) * num_heads + head
 
-    num_kv_tokens = tl.load(num_kv_tokens_ptr + seq).to(tl.int32)
+    num_kv_tokens = tl.load(num_kv_tokens_ptr + seq * length_stride + kv_head * length_head_stride).to(tl.int32)
     num_skipped = 0
     if SKIPS:
         num_skipped = tl.load(num_skipped_ptr + seq).to(tl.int32)
@@ -194,7 +198,7 @@ def decode_split_kernel(
 
     query_rows = seq.to(tl.int64) * query_row_stride + head * query_head_stride
     query = load_rows(query_ptr, query_rows, in_group, HEAD_DIM, TILE_DIM, WIDEN)
-    table = tables_ptr + seq.to(tl.int64) * table_stride
+    table = tables_ptr + seq.to(tl.int64) * table_stride + kv_head.to(tl.int64) * table_head_stride
     key_ptr += kv_head.to(tl.int64) * key_head_stride
     value_ptr += kv_head.to(tl.int64) * value_head_stride
     for tile_start in range(first, end, TILE_KEYS):

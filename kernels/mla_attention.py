@@ -308,7 +308,7 @@ def mla_prefill_kernel(
     """Program: one tile of the (query, head) rows of one sequence, query by query."""
     tile = tl.num_programs(0) - 1 - tl.program_id(0)  # late queries see most: begin with them
     seq, chunk_start, num_cached, first_row, num_rows = locate_chunk_tile(
-        tile, query_start_ptr, num_kv_tokens_ptr, num_seqs, NUM_HEADS, TILE_ROWS
+        tile, query_start_ptr, num_kv_tokens_ptr, 1, num_seqs, NUM_HEADS, TILE_ROWS
     )
     if first_row >= num_rows:
         return

@@ -19,7 +19,7 @@ from kernels.attention_tile import (
 )
 from kernels.chunk_tiles import chunk_rows, locate_chunk_tile, max_row_tiles
 from kernels.interpreter import INTERPRETED
-from kernels.launch import LaunchConfig, is_aligned
+from kernels.launch import HeadStrides, LaunchConfig, is_aligned
 
 
 def prefill_config(
@@ -53,8 +53,8 @@ def prefill_attention(
     """`kernels.reference.prefill_attention`, shapes as there: row i is softmax(scale · q_i Kᵀ) V over what i may see.
 
     Tiles as in FlashAttention-2 (Dao 2023), their rows being the (query, head of the group) pairs of one KV head. Only
-    tiles on the diagonal and at the window's edge are masked. Tables, starts and lengths may be int32 too. Chunks may
-    be empty; neither lengths nor starts are read on the host.
+    tiles on the diagonal and at the window's edge are masked. Tables, starts and lengths may be int32 too, tables and
+    lengths of each sequence's KV heads apart. Chunks may be empty; neither lengths nor starts are read on the host.
 
     A chunk of c queries over x cached tokens sees p = c x + c (c + 1) / 2 pairs. With H query heads on H_kv KV heads of
     dimension D, b bytes an element, R rows a tile: FLOPs 4 p H D; bytes moved 2 c H D b for queries and results, and
@@ -85,7 +85,7 @@ def prefill_attention(
         *query.stride()[:2],
         *k_cache.stride()[:3],
         *v_cache.stride()[:3],
-        block_tables.stride(0),
+        *HeadStrides.of(block_tables, num_kv_tokens),
         num_seqs,
         num_heads,
         NO_WINDOW if window is None else window,
@@ -115,6 +115,9 @@ def prefill_kernel(
     value_slot_stride,
     value_head_stride,
     table_stride,
+    table_head_stride,
+    length_stride,
+    length_head_stride,
     num_seqs,
     num_heads,
     window,
@@ -131,7 +134,13 @@ def prefill_kernel(
     tile = tl.num_programs(0) - 1 - tl.program_id(0)  # late queries see most: begin with them
     kv_head = tl.program_id(1)
     seq, chunk_start, num_cached, first_row, num_rows = locate_chunk_tile(
-        tile, query_start_ptr, num_kv_tokens_ptr, num_seqs, GROUP_SIZE, TILE_ROWS
+        tile,
+        query_start_ptr,
+        num_kv_tokens_ptr + kv_head * length_head_stride,
+        length_stride,
+        num_seqs,
+        GROUP_SIZE,
+        TILE_ROWS,
     )
     if first_row >= num_rows:
         return
@@ -143,7 +152,7 @@ def prefill_kernel(
 
     query_rows = token * query_row_stride + head * query_head_stride
     query = load_rows(query_ptr, query_rows, in_chunk, HEAD_DIM, TILE_DIM, WIDEN)
-    table = tables_ptr + seq.to(tl.int64) * table_stride
+    table = tables_ptr + seq.to(tl.int64) * table_stride + kv_head.to(tl.int64) * table_head_stride
     key_ptr += kv_head.to(tl.int64) * key_head_stride
     value_ptr += kv_head.to(tl.int64) * value_head_stride
     acc, row_max, row_sum = fresh_state(TILE_ROWS, TILE_DIM)

@@ -5,6 +5,8 @@ Shapes and signatures here are the contract for the Triton kernels beside this f
 Padding is never read: a masked column re-reads a visible token, so NaN in unused memory cannot leak.
 """
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -127,9 +129,14 @@ def decode_attention(
 
     query: [num_seqs, num_heads, head_dim]; caches: [num_blocks, block_size, num_kv_heads, head_dim];
     block_tables: int64 [num_seqs, max_blocks], any padding; num_kv_tokens: int64 [num_seqs], each >= 1;
+    where KV heads have kept different tokens, [num_seqs, num_kv_heads, max_blocks] and [num_seqs, num_kv_heads];
     window: the query sees the last `window` tokens only, itself included.
     Returns [num_seqs, num_heads, head_dim].
     """
+    if num_kv_tokens.dim() == 2:
+        return _head_by_head(
+            lambda *own: decode_attention(*own, scale, window), query, k_cache, v_cache, block_tables, num_kv_tokens
+        )
     num_seqs, num_heads, head_dim = query.shape
     block_size, num_kv_heads = k_cache.shape[1:3]
     num_columns = block_tables.shape[1] * block_size
@@ -183,6 +190,12 @@ def prefill_attention(
     num_kv_tokens[s] - num_queries + i. Caches, block_tables, num_kv_tokens, window: as in decode_attention.
     Returns [num_tokens, num_heads, head_dim].
     """
+    if num_kv_tokens.dim() == 2:
+
+        def attend(query: Tensor, key: Tensor, value: Tensor, tables: Tensor, lengths: Tensor) -> Tensor:
+            return prefill_attention(query, key, value, tables, query_start, lengths, scale, window)
+
+        return _head_by_head(attend, query, k_cache, v_cache, block_tables, num_kv_tokens)
     num_kv_heads = k_cache.shape[2]
     starts = query_start.tolist()
     mixed = torch.empty_like(query)
@@ -232,6 +245,25 @@ def mla_prefill_attention(
     cache = latent_cache.unsqueeze(2)
     mixed = prefill_attention(query, cache, cache, block_tables, query_start, num_kv_tokens, scale, window)
     return mixed[..., :latent_dim]
+
+
+def _head_by_head(
+    attend: Callable[..., Tensor],
+    query: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    block_tables: Tensor,
+    num_kv_tokens: Tensor,
+) -> Tensor:
+    """Each KV head with its own queries, tables and lengths."""
+    own = enumerate(query.chunk(k_cache.shape[2], dim=1))
+    return torch.cat(
+        [
+            attend(part, k_cache[:, :, [head]], v_cache[:, :, [head]], block_tables[:, head], num_kv_tokens[:, head])
+            for head, part in own
+        ],
+        dim=1,
+    )
 
 
 def _chunk_view(

@@ -53,6 +53,10 @@ class PagedBatch:
         """Values in (-1, 1), in the batch's dtype."""
         return (torch.rand(*shape, generator=self.generator) * 2 - 1).to(self.dtype)
 
+    def by_heads(self, num_kv_heads: int) -> tuple[Tensor, Tensor]:
+        """Tables and lengths of half as many sequences, say, whose two KV heads are taken for sequences here."""
+        return self.block_tables.unflatten(0, (-1, num_kv_heads)), self.num_kv_tokens.view(-1, num_kv_heads)
+
     def forget_before(self, first_visible: Sequence[int]) -> None:
         """Gives back the blocks that lie wholly before each sequence's position: their entries lead to NaN."""
         for seq, position in enumerate(first_visible):

@@ -190,6 +190,7 @@ def test_the_command_shows_a_table_figures_and_a_page(kvtwin: Kvtwin) -> None:
         (["red"], "no demonstration 'red'; did you mean reads?"),
         (["reads", "--model", "llama9"], "llama9"),
         (["cached_model", "--steps", "9000"], "--steps 9000: with a prompt of 16, smollm2_135m has 8192 positions"),
+        (["cached_model", "--model", "gemma3_1b"], "--model gemma3_1b: has several KV groups"),
         (["reads", "--context", "0"], "0; expected a whole number of at least 1"),
         (["saturation", "--rates", "1,x"], "1,x; expected positive numbers with commas between them"),
     ],

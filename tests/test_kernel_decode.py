@@ -10,6 +10,7 @@ from pairwise import pairwise
 from torch import Tensor
 
 from kernels import reference
+from kernels.cpu_attention import CpuAttention
 from kernels.decode_attention import decode_attention, decode_attention_in_splits, decode_config
 from kernels.splits import SplitBuffers, SplitPlan, merge_splits, plan_splits
 
@@ -53,6 +54,29 @@ def test_decode_equals_fp64(case):
 
     assert mixed.dtype == dtype
     assert (mixed.double() - right).abs().max() < TOLERANCE[dtype]
+
+
+@pytest.mark.parametrize("window", [None, 9])
+def test_kv_heads_may_have_tables_and_lengths_of_their_own(window):
+    """What each of two heads has kept of two sequences: 37 and 1 tokens, 16 and 8."""
+    batch = PagedBatch([37, 1, 16, 8], 8, (2, 64), torch.float32)
+    tables, lengths = batch.by_heads(2)
+    query, right = batch.uniform(2, 6, 64), torch.empty(2, 6, 64)
+    for seq, head in ((0, 0), (0, 1), (1, 0), (1, 1)):
+        num_kv = int(lengths[seq, head])
+        positions = torch.arange(max(0, num_kv - (window or num_kv)), num_kv)
+        keys, values = (cache[tables[seq, head, positions // 8], positions % 8, head] for cache in batch.caches)
+        own = slice(3 * head, 3 * head + 3)
+        right[seq, own] = (query[seq, own] @ keys.T / 8).softmax(dim=-1) @ values
+
+    with uninitialised_memory_is_nan():
+        mixed = decode_attention_in_splits(query, *batch.caches, tables, lengths, 1 / 8, window, SplitPlan(2, 20))
+
+    assert (mixed - right).abs().max() < 1e-5
+    for kernels in (reference, CpuAttention()):
+        assert (
+            kernels.decode_attention(query, *batch.caches, tables, lengths, 1 / 8, window) - right
+        ).abs().max() < 1e-5
 
 
 def test_short_sequences_leave_splits_empty_and_padding_rows_get_zeros():
@@ -152,7 +176,11 @@ def test_tiles_follow_from_the_shape(head_dim, group_size, element_bytes, aligne
         ({"k_cache": torch.zeros(3, 8, 128)}, r"k_cache is \[3, 8, 128\]; expected \[num_blocks, block_size, num_kv_h"),
         ({"block_tables": torch.zeros(2, 3).long()}, r"block_tables is \[2, 3\]; expected \[1, max_blocks\]"),
         ({"block_tables": torch.zeros(1, 3)}, "block_tables is torch.float32; expected int64 or int32"),
-        ({"num_kv_tokens": torch.tensor([[3]])}, r"num_kv_tokens is \[1, 1\]; expected \[num_seqs\]"),
+        ({"num_kv_tokens": torch.tensor([[3]])}, r"num_kv_tokens is \[1, 1\]; expected \[num_seqs\], or with 2 heads"),
+        (
+            {"num_kv_tokens": torch.tensor([[3, 3]])},
+            r"block_tables is \[1, 3\]; expected \[1, 2, max_blocks\] by num_kv",
+        ),
         ({"window": 0}, "window is 0; expected None, or 1 and more: the token itself"),
     ],
 )

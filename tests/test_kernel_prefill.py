@@ -81,6 +81,31 @@ def test_prefill_equals_fp64(case):
     assert (mixed.double() - right).abs().max() < TOLERANCE[dtype]
 
 
+@pytest.mark.parametrize("window", [None, 7])
+def test_kv_heads_may_have_tables_and_lengths_of_their_own(window):
+    """Chunks of 4 and 3 over what each of two heads has kept: as two models of one KV head each would see it."""
+    batch = PagedBatch([37, 4, 9, 20], 8, (2, 16), torch.float32)
+    tables, lengths = batch.by_heads(2)
+    query, starts = batch.uniform(7, 4, 16), torch.tensor([0, 4, 7])
+    right = [
+        reference.prefill_attention(
+            query[:, 2 * head : 2 * head + 2],
+            *batch.caches[:, :, :, head : head + 1],
+            tables[:, head],
+            starts,
+            lengths[:, head],
+            0.25,
+            window,
+        )
+        for head in range(2)
+    ]
+
+    with uninitialised_memory_is_nan():
+        mixed = prefill_attention(query, *batch.caches, tables, starts, lengths, 0.25, window)
+
+    assert (mixed - torch.cat(right, dim=1)).abs().max() < 1e-5
+
+
 @pytest.mark.parametrize("num_queries", [[1], [22, 1, 1, 9], [0, 0, 5, 0], [1] * 7, [16, 16]])
 def test_every_chunk_gets_its_tiles(num_queries):
     """Values that name their sequence: a tile of the wrong one, or none, shows."""

@@ -47,9 +47,9 @@ def measure(options: Namespace) -> Demonstration:
             f"--steps {options.steps}: with a prompt of {_NUM_PROMPT}, {shape.name} has {shape.max_context_tokens} "
             "positions; expected fewer"
         )
-    model = load_model(config, shape)
-    if len(model.decoder.shape.kv_groups()) > 1:
+    if len(shape.kv_groups()) > 1:
         raise InputError(f"--model {options.model}: has several KV groups; expected a model of full attention")
+    model = load_model(config, shape)
     prompt = model.codec.encode_corpus(corpus_text())[_FIRST_TOKEN : _FIRST_TOKEN + _NUM_PROMPT]
     found = _generate(model.decoder, prompt, options)
     return _told(shape.name, model.origin, options.steps, found)

@@ -44,6 +44,12 @@ class _Takings:
         if len(self.latest) > _FEW_TAKINGS:
             self.settle()
 
+    def add_all(self, rows: list[int]) -> None:
+        """As many `add`, one after the other."""
+        self.latest += rows
+        if len(self.latest) > _FEW_TAKINGS:
+            self.settle()
+
     def settle(self) -> None:
         """A list takes four numbers as fast as an array takes one, and as much memory for one as an array for four."""
         latest = self.latest
@@ -98,14 +104,16 @@ class Attribution(ABC):
                 self._takings.add(number, step, now_ps, owner_of.get(block_id, NO_REQUEST))
         del self._unowned[:]
 
-    def taken_in_turn(self, block_ids: Sequence[int], owners: Sequence[int], step: int, now_ps: int) -> None:
-        """As `taken_by_each`, where all of these were evicted, together with others that are taken later."""
-        unowned, number, num_told = self._unowned, self._num_evicted - len(self._unowned), 0
-        for block_id, owner in zip(block_ids, owners, strict=True):
-            if num_told < len(unowned) and unowned[num_told] == block_id:
-                self._takings.add(number + num_told, step, now_ps, owner)
-                num_told += 1
-        del unowned[:num_told]
+    def unowned(self) -> tuple[list[int], int]:
+        """The blocks that were evicted since the last taking, and the number of the first of these evictions."""
+        return self._unowned.tolist(), self._num_evicted - len(self._unowned)
+
+    def taken_in_turn(self, takings: list[int]) -> None:
+        """The blocks of `unowned` were taken one after the other: number of the eviction, step, picoseconds and who has
+        the block, over and over.
+        """
+        self._takings.add_all(takings)
+        del self._unowned[:]
 
     @abstractmethod
     def look_ahead(self, sequence: RequestSequence, num_computed: int) -> None:

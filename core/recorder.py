@@ -59,6 +59,13 @@ class Series:
             self._values.append(value)
             self.last = value
 
+    def note_all(self, places: list[int], values: list[int]) -> None:
+        """As many `note`, of values each of which differs from the one before it."""
+        if values:
+            self._places.fromlist(places)
+            self._values.fromlist(values)
+            self.last = values[-1]
+
     @property
     def places(self) -> Ints:
         """Where it changes."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Final
 
 from core.decision_log import EACH, NO_REQUEST, Event
@@ -12,6 +11,7 @@ from core.run_tables import RunTables
 from core.scheduler import Scheduler
 
 _NOBODY: Final[dict[int, Sequence]] = {}
+_NONE: Final[list[int]] = []
 _ALLOC: Final = int(Event.ALLOC)  # asking the enumeration takes as long as a block does
 _EVICT: Final = int(Event.EVICT)
 _CACHE: Final = int(Event.CACHE)
@@ -62,12 +62,22 @@ class SpanBlocks:
         drawn, num_ready = pool.draw(batch.num_starts(end - begin))
         block_ids: list[int] = drawn.tolist()
         num_taken = 0
-        awaits_owners = pool.attribution is not None and pool.attribution.awaits_owner
         heads, owners = log.heads, log.owners
         values: list[int] = []  # for the log, where more than the drawn blocks comes into it
         first_step, first_place = self._scheduler.step, recorder.num_steps_begun - begin
         internal = recorder.step_internal_tokens
         referenced: list[int] = []
+        # Of the steps with victims: their places, and the counts from there on.
+        places: list[int] = []
+        cached: list[int] = []
+        evictions: list[int] = []
+        # Who has the blocks whose eviction may cost something, in that order.
+        attribution = pool.attribution
+        takings: list[int] = []
+        unowned, eviction, now_ps = _NONE, 0, 0
+        if attribution is not None and attribution.awaits_owner:
+            unowned, eviction = attribution.unowned()
+            unowned.reverse()
         are_few = len(members) * 4 < size  # in most steps nobody starts a block, or fills one: those are passed over
         filling = _NOBODY
         step, clock = begin, batch.clock
@@ -93,25 +103,29 @@ class SpanBlocks:
                     if num_victims > 0:
                         if num_victims > num_new:
                             num_victims = num_new
-                        victims = block_ids[num_taken + num_new - num_victims : num_taken + num_new]
                         heads += (first_step + step, _EVICT, NO_REQUEST, num_victims)
-                        values += victims
+                        values += block_ids[num_taken + num_new - num_victims : num_taken + num_new]
                         pool.num_cached -= num_victims
                         pool.num_evictions += num_victims
                         if step:
-                            recorder.step_cached_blocks.note(first_place + step, pool.num_cached)
-                            recorder.step_evictions_before_end.note(first_place + step, pool.num_evictions)
-                        if awaits_owners:
-                            self._tell_owners(tables, victims, crossing, step)
+                            places.append(first_place + step)
+                            cached.append(pool.num_cached)
+                            evictions.append(pool.num_evictions)
+                        if unowned:
+                            now_ps = self.now_ps + even_total_ps(self.first_ps, self.growth_ps, step)
                     values += block_ids[num_taken : num_taken + num_new]
                 heads += (first_step + step, _ALLOC, EACH, num_new)
                 for sequence in crossing.values():
-                    table = sequence.tables[0]
-                    table.append(block_ids[num_taken])
-                    owners.append(sequence.request_id)
+                    block_id, owner, table = block_ids[num_taken], sequence.request_id, sequence.tables[0]
+                    table.append(block_id)
+                    owners.append(owner)
                     num_taken += 1
                     if len(table) == sequence.num_peak_blocks:
                         tables.note_surplus(sequence)
+                    if unowned and unowned[-1] == block_id:
+                        unowned.pop()
+                        takings += (eviction, first_step + step, now_ps, owner)
+                        eviction += 1
                 if step and tables.num_surplus_tokens != internal.last:
                     internal.note(first_place + step, tables.num_surplus_tokens)
             if filling:
@@ -129,16 +143,12 @@ class SpanBlocks:
             log.values.fromlist(values)
         else:
             log.values += drawn
+        if attribution is not None and takings:
+            attribution.taken_in_turn(takings)
+        recorder.step_cached_blocks.note_all(places, cached)
+        recorder.step_evictions_before_end.note_all(places, evictions)
         recorder.step_referenced_blocks.fromlist(referenced)
         recorder.num_steps_begun += len(referenced)
-
-    def _tell_owners(self, tables: RunTables, victims: list[int], takers: Mapping[int, Sequence], step: int) -> None:
-        """The last of those who take a block have it from these victims."""
-        attribution = tables.runs.attribution
-        assert attribution is not None
-        owners = [sequence.request_id for sequence in takers.values()][-len(victims) :]
-        now_ps = self.now_ps + even_total_ps(self.first_ps, self.growth_ps, step)
-        attribution.taken_in_turn(victims, owners, self._scheduler.step + step, now_ps)
 
     def _take_step_by_step(self, begin: int, end: int) -> None:
         batch, pool, tables, recorder = self._batch, self._pool, self._tables, self._recorder

@@ -7,6 +7,9 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from core.async_scheduler import AsyncScheduler
+from core.batch_eviction import has_batches
+from core.batch_index import BatchIndex
+from core.batch_pool import BatchPool
 from core.block_pool import BlockPool, FreeOrder
 from core.block_tables import BlockTables
 from core.contiguous import ContiguousTables
@@ -129,8 +132,8 @@ def build_scheduler(
     if form is PrefixIndex.RADIX:
         config = _for_a_tree(config)
     make_tables = _maker_of_tables(allocation, form)
-    if by_runs and _suits_runs(config, pool, eviction, allocation, groups):
-        make_tables = _run_tables
+    if by_runs and not policies.preemption.reads_tables and _suits_ids(config, pool, allocation, groups):
+        make_tables = _maker_by_ids(eviction, prefix_caching, make_tables)
     max_unsettled_tokens = _max_unsettled_tokens(config, policies.batching)
     tables = make_tables(pool, eviction, allocation, log, groups, prefix_caching, max_unsettled_tokens)
     if attribution and prefix_caching and len(groups) == 1 and groups[0].window_tokens is None:
@@ -148,17 +151,12 @@ def _max_unsettled_tokens(config: SchedulerConfig, batching: BatchPolicy) -> int
     return config.max_batch_tokens * (2 if config.async_scheduling else 1)
 
 
-def _suits_runs(
-    config: SchedulerConfig,
-    pool: PoolConfig,
-    eviction: Policy,
-    allocation: AllocationPolicy,
-    groups: tuple[KVGroup, ...],
+def _suits_ids(
+    config: SchedulerConfig, pool: PoolConfig, allocation: AllocationPolicy, groups: tuple[KVGroup, ...]
 ) -> bool:
-    """Whether `RunTables` decides as `BlockTables` would."""
+    """Whether `RunTables` decides as `BlockTables` would, under an eviction policy that has a form for it."""
     return (
-        keeps_order_of_release(eviction)
-        and allocation.is_on_demand
+        allocation.is_on_demand
         and not isinstance(allocation, LargePageAllocation)
         and len(groups) == 1
         and groups[0].window_tokens is None
@@ -169,6 +167,35 @@ def _suits_runs(
         and not pool.host_blocks
         and not config.async_scheduling
     )
+
+
+def _maker_by_ids(
+    eviction: Policy, prefix_caching: bool, otherwise: Callable[..., BlockTables]
+) -> Callable[..., BlockTables]:
+    if not isinstance(eviction, EvictionPolicy):
+        return otherwise
+    if keeps_order_of_release(eviction) or not prefix_caching:
+        return _run_tables  # without caching nothing is ever evicted
+    return _batch_tables if has_batches(eviction) else otherwise
+
+
+def _batch_tables(
+    pool: PoolConfig,
+    eviction: Policy,
+    allocation: AllocationPolicy,
+    log: DecisionLog,
+    groups: tuple[KVGroup, ...],
+    prefix_caching: bool,
+    max_batch_tokens: int,
+) -> BlockTables:
+    assert isinstance(eviction, EvictionPolicy)
+    assert pool.num_blocks is not None
+    index = BatchIndex(pool.first_block_id + pool.num_blocks)
+    batches = eviction.in_batches(index.contents)
+    if batches is None:
+        return _hash_tables(pool, eviction, allocation, log, groups, prefix_caching, max_batch_tokens)
+    ids = BatchPool(pool.num_blocks, batches, index, log, pool.first_block_id)
+    return RunTables(ids, eviction, allocation, groups, pool.block_size_tokens, log, prefix_caching, max_batch_tokens)
 
 
 def _run_tables(

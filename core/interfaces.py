@@ -20,6 +20,10 @@ from core.priority_order import PriorityOrder
 from core.scheduler_view import SchedulerView as SchedulerView
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from core.batch_eviction import BatchEviction
     from core.request import Request
 
 
@@ -86,6 +90,8 @@ class EvictionPolicy(Policy):
     the rest. It says so by `leaf_first`: then only blocks without resident children are evicted, as `pool.leaf_first`
     has it for any policy (but for models with sliding windows, where beginnings go first by design).
 
+    A policy that can also decide for many blocks at once has `in_batches` in the very class.
+
     A policy that reads `Block.category` says so by `tells_categories_apart`; one that compares all candidates for each
     victim, in O(n), by `scans_candidates`.
     """
@@ -128,6 +134,14 @@ class EvictionPolicy(Policy):
 
     def on_hit(self, blocks: Sequence[Block], readmission: bool) -> None:
         """A request was admitted on these cached blocks (root to leaf); told before `on_acquire`."""
+
+    def in_batches(self, contents: NDArray[np.int64]) -> BatchEviction | None:
+        """A new policy that decides the same by ids of blocks; None, where these parameters have no such form.
+
+        `contents`, by id, is the number of what each block holds, equal for equal contents; 0: of what nobody ever held
+        before.
+        """
+        return None
 
     def eviction_order(self) -> list[Block]:
         """All evictable blocks, next victim first. For tests and parity only: O(n)."""
@@ -201,9 +215,13 @@ class Running(Protocol):
 
 
 class PreemptionPolicy(Policy):
-    """Who gives way. One that `takes_slots` is also asked when the head of the queue lacks slots (`shortage.slots`)."""
+    """Who gives way. One that `takes_slots` is also asked when the head of the queue lacks slots (`shortage.slots`).
+
+    One that looks at the blocks in a sequence's tables says so by `reads_tables`: else they may be ids there.
+    """
 
     takes_slots: ClassVar[bool] = False
+    reads_tables: ClassVar[bool] = False
 
     @abstractmethod
     def select(self, running: Running, shortage: Shortage, for_request: Request) -> Preemption | None:

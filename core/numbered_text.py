@@ -66,8 +66,8 @@ class ContentNumbers:
     O(1) a name (`BlockKeys.names`); about 100 bytes for each that was ever met, and 8 a block in every column.
     """
 
-    def __init__(self) -> None:
-        self.num_numbers = 0
+    def __init__(self, first_number: int = 0) -> None:
+        self.num_numbers = first_number  # the next that is given
         self._first_numbers: dict[int, dict[BlockKey, int]] = {}  # by the blocks that a name stands for
 
     def text(self, keys: BlockKeys) -> NumberedText:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from core.id_pool import IdlePart
 from core.interfaces import Block
 from core.radix_tree import RadixNode
 from core.request import BlockTable
-from core.run_pool import IdlePart
 
 
 class PrefixHit:
     """Cached blocks a request may adopt: one table per KV group; None where a block left the group's window.
 
-    `num_idle` of the blocks are referenced by nobody: adopting them uses up capacity. `idle_parts`: whose those are,
-    where the pool keeps runs. `node`: where the hit ends, in a radix tree.
+    `num_idle` of the blocks are referenced by nobody: adopting them uses up capacity. `idle_parts`: which those are,
+    where the pool tells blocks by ids. `node`: where the hit ends, in a radix tree.
     """
 
     __slots__ = ("idle_parts", "node", "num_idle", "num_tokens", "tables")

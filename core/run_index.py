@@ -5,13 +5,14 @@ from __future__ import annotations
 from array import array
 
 from core.content import BlockKeys
+from core.id_index import IdIndex
 from core.numbered_text import NO_TEXT, NONE, ContentNumbers, NumberedText
 
 _NO_IDS = array("q")
 
 
-class RunIndex:
-    """As `HashIndex`, of ids, by the numbers of contents. No content outlives what is before it in its text.
+class RunIndex(IdIndex):
+    """Of runs: no content outlives what is before it in its text.
 
     Content that only its own sequence could ask for enters when that may come back. Losses are counted along the run;
     16 bytes for each content that was ever met, whether or not it is held.
@@ -44,7 +45,6 @@ class RunIndex:
             self._lost += NONE * num_new
 
     def leading(self, text: NumberedText, num_blocks: int) -> array[int]:
-        """Blocks of the longest run of its content, from its first block on, and no more than so many, that is held."""
         if self._pending_end:
             self._settle()
         found = array("q")
@@ -71,7 +71,6 @@ class RunIndex:
         return last
 
     def num_leading(self, keys: BlockKeys, num_blocks: int) -> int:
-        """As many as `leading` finds of a text that need not come in: it gets no numbers."""
         if self._pending_end:
             self._settle()
         num_held, oldest = 0, self._oldest
@@ -83,7 +82,7 @@ class RunIndex:
         return num_held
 
     def insert(self, text: NumberedText, first: int, last: int, ids: array[int]) -> None:
-        """Its blocks from place `first` up to, not including, `last` are these: some perhaps known to be so already."""
+        """Some are perhaps known to be so already."""
         if self._pending_end:
             self._settle()
         oldest = self._oldest
@@ -140,9 +139,6 @@ class RunIndex:
         self._pending_text, self._pending_ids, self._pending_end = NO_TEXT, _NO_IDS, 0
 
     def losses(self, text: NumberedText, first: int, last: int) -> list[int]:
-        """By which loss its blocks from place `first` up to, not including, `last` are not found, up to the first of
-        which there was none. One that is held, but behind a lost one, is lost by that.
-        """
         if self._pending_end:
             self._settle()
         found: list[int] = []

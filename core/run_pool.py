@@ -8,16 +8,15 @@ from __future__ import annotations
 
 from array import array
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
 import numpy as np
 
-from core.decision_log import NO_REQUEST, DecisionLog, Event
+from core.decision_log import DecisionLog, Event
+from core.id_pool import IdlePart, IdPool
 from core.interfaces import Policy
 from core.numbered_text import NumberedText
-from core.pool import OutOfBlocksError, Pool
-from core.run_attribution import RunAttribution
 from core.run_index import RunIndex
 
 _FEW_EMPTY_RUNS = 64
@@ -58,22 +57,17 @@ class IdleRun:
         self.parts[number : number + 1] = [part for part in ((first, begin), (end, last)) if part[0] < part[1]]
 
 
-IdlePart = tuple[IdleRun, int, int]
-
-
-class RunPool(Pool):
+class RunPool(IdPool):
     """As `BlockPool`, with block ids for block objects. A block is FREE, in an idle run, or REFERENCED.
 
     Idle runs lie in order of release, and of the first its leaf is the next victim.
     """
 
+    draws_ahead = True
+
     def __init__(self, num_blocks: int, log: DecisionLog, first_block_id: int = 0) -> None:
-        super().__init__(num_blocks, first_block_id)
-        self.index = RunIndex()
-        self._num_blocks = num_blocks
-        self.free = array("q")  # stack: the last is taken first
-        self._log = log
-        self._num_used = 0  # ids that were ever taken
+        index = self._index = RunIndex()
+        super().__init__(num_blocks, index, log, first_block_id)
         self._order: deque[IdleRun] = deque()
         self._num_empty = 0  # runs in it without an idle block
         self._num_runs = 0
@@ -84,69 +78,9 @@ class RunPool(Pool):
         self._sharers: dict[int, int] = {}  # references beyond the first, of the blocks that have any
         self._most_shared = 0  # those stand at places below this in their tables
 
-    @property
-    def num_free(self) -> int:
-        return self.num_available - self.num_cached
-
-    def attribute_evictions(self, now: Callable[[], int], block_size: int) -> None:
-        self.attribution = RunAttribution(self.index, self._log, now, block_size)
-
     # ---- taking -----------------------------------------------------------------------------------------------------
 
-    def take(self, num_blocks: int, request_id: int) -> array[int]:
-        """So many blocks, at least one; evicts where nothing is free. Raises OutOfBlocksError if there are too few."""
-        taken = self._take(num_blocks)
-        if self.attribution is not None:
-            self.attribution.taken_by(request_id)
-        self._log.ids(Event.ALLOC, request_id, taken)
-        return taken
-
-    def take_for(self, request_ids: Sequence[int]) -> array[int]:
-        """A block for each of these requests, of which there are some."""
-        taken = self._take(len(request_ids))
-        if self.attribution is not None and self.attribution.awaits_owner:
-            self.attribution.taken_by_each(taken, request_ids)
-        self._log.ids_of(Event.ALLOC, request_ids, taken)
-        return taken
-
-    def _take(self, num_blocks: int) -> array[int]:
-        taken, num_free = self.draw(num_blocks)
-        num_victims = num_blocks - num_free
-        if num_victims:
-            self.num_cached -= num_victims
-            self.num_evictions += num_victims
-            self._log.ids(Event.EVICT, NO_REQUEST, taken[num_free:] if num_free else taken)
-        self.num_referenced += num_blocks
-        self.num_available -= num_blocks
-        return taken
-
-    def draw(self, num_blocks: int) -> tuple[array[int], int]:
-        """The next blocks, and how many of them were free: the others are victims, which lose their content.
-
-        Whoever draws them counts and logs them. Raises OutOfBlocksError if there are too few.
-        """
-        free = self.free
-        if num_blocks <= len(free):
-            drawn = free[: -num_blocks - 1 : -1]
-            del free[len(free) - num_blocks :]
-            return drawn, num_blocks
-        if num_blocks > self.num_available:
-            raise OutOfBlocksError(f"{num_blocks} blocks asked for, {self.num_available} available")
-        if not free and self._num_used == self._num_blocks:
-            return self._victims(num_blocks), 0
-        drawn = free[::-1]
-        num_fresh = min(num_blocks - len(drawn), self._num_blocks - self._num_used)
-        del free[:]
-        first = self.first_block_id + self._num_used
-        drawn.extend(range(first, first + num_fresh))
-        self._num_used += num_fresh
-        num_free = len(drawn)
-        if num_free < num_blocks:
-            drawn += self._victims(num_blocks - num_free)
-        return drawn, num_free
-
-    def _victims(self, num_blocks: int) -> array[int]:
-        """So many, of those that are cached, in the order in which they are evicted."""
+    def _victims(self, num_blocks: int, text: NumberedText, first: int, num_known: int) -> array[int]:
         order = self._order
         victims: array[int] | None = None
         num_left = num_blocks
@@ -179,7 +113,7 @@ class RunPool(Pool):
 
     def _forget(self, run: IdleRun, first: int, last: int, victims: array[int]) -> None:
         """These blocks of a run, from the leaf on, lose their content, as far as it may be asked for again."""
-        text, index = run.text, self.index
+        text, index = run.text, self._index
         if last > text.num_shared:
             for place in range(min(last, text.num_numbered) - 1, max(first, text.num_shared) - 1, -1):
                 if index.holds(text.number(place), run.ids[place]):
@@ -196,7 +130,7 @@ class RunPool(Pool):
     # ---- hits -------------------------------------------------------------------------------------------------------
 
     def idle_parts(self, ids: array[int]) -> list[IdlePart]:
-        """Which of these blocks, the beginning of a text, nobody references: intervals, and whose part each is."""
+        """Of each part its run, by number."""
         found: list[IdlePart] = []
         runs, run_of, place, num_blocks = self._runs, self._run_of, 0, len(ids)
         while place < num_blocks:
@@ -211,17 +145,15 @@ class RunPool(Pool):
             end = min(run.parts[number][1], num_blocks)
             if run.ids[place:end] != ids[place:end]:
                 end = next(n for n in range(place, end) if run.ids[n] != ids[n])
-            found.append((run, place, end))
+            found.append((run.number, place, end))
             place = end
         return found
 
     def adopt(self, ids: array[int], idle_parts: list[IdlePart], request_id: int) -> None:
-        """An admitted request adopts cached content, the beginning of its text, of which so much was idle until now:
-        one more reference each.
-        """
         self._log.ids(Event.TOUCH, request_id, ids)
         idle = referenced_from = 0
-        for run, begin, end in idle_parts:
+        for number, begin, end in idle_parts:
+            run = self._runs[number]
             self._share(ids, referenced_from, begin)
             run.cut(begin, end)
             if not run.parts:
@@ -249,12 +181,31 @@ class RunPool(Pool):
             self._runs = {run.number: run for run in self._order}
             self._num_empty = 0
 
+    # ---- content ----------------------------------------------------------------------------------------------------
+
+    def first_own(self, text: NumberedText) -> int:
+        return text.num_shared
+
+    def register(self, text: NumberedText, first: int, ids: array[int], request_id: int) -> None:
+        if first < text.num_shared:
+            self._index.insert(text, first, min(first + len(ids), text.num_shared), ids)
+        self._log.ids(Event.CACHE, request_id, ids)
+
+    def register_own(self, ids: array[int], request_ids: Sequence[int]) -> None:
+        self._log.ids_of(Event.CACHE, request_ids, ids)
+
+    def unregister(self, text: NumberedText, places: Sequence[int], table: array[int]) -> None:
+        for place in places:
+            if place < text.num_shared:
+                self._index.remove(text.number(place), table[place])
+        self._note_unregistered(array("q", [table[place] for place in places]))
+
+    def keep_own(self, text: NumberedText, num_registered: int, table: array[int]) -> None:
+        self._index.insert_own(text, num_registered, table)
+
     # ---- giving back ------------------------------------------------------------------------------------------------
 
     def release(self, table: array[int], num_registered: int, text: NumberedText, request_id: int) -> None:
-        """Drops one reference to each block of the table, leaf to root. Its first `num_registered` have content: that
-        of the text, as far as anybody may ask for it.
-        """
         kept = self._dereference(table) if self.num_shared else []
         num_kept = len(kept)
         freed, parts, num_idle = table, [(0, num_registered)], num_registered
@@ -307,17 +258,11 @@ class RunPool(Pool):
         return kept
 
     def is_shared(self, block_id: int) -> bool:
-        """Has this referenced block more than one reference?"""
         return block_id in self._sharers
-
-    def note_unregistered(self, block_id: int) -> None:
-        """The publication of a referenced block whose content was never computed was taken back."""
-        self._log.ids(Event.EVICT, NO_REQUEST, array("q", (block_id,)))
 
     # ---- for tests --------------------------------------------------------------------------------------------------
 
     def check_integrity(self, tables: Iterable[Sequence[int]]) -> None:
-        """Proves that the states partition the pool and that counts equal the block tables. O(pool)."""
         references: dict[int, int] = {}
         for table in tables:
             for block_id in table:

@@ -1,4 +1,4 @@
-"""Block tables of ids over a pool of runs: the fast form of prefix caching under LRU."""
+"""Block tables of ids: the fast form of prefix caching, where the pool's eviction policy has one."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from collections.abc import Collection, Iterable
 
 from core.block_pool import BlockPool
 from core.block_tables import BlockTables
-from core.decision_log import DecisionLog, Event
+from core.decision_log import DecisionLog
+from core.id_pool import IdPool
 from core.interfaces import AllocationPolicy, EvictionPolicy
 from core.kv_group import KVGroup
 from core.numbered_text import NO_TEXT, NumberedText
@@ -15,7 +16,6 @@ from core.plan import StepPlan
 from core.prefix_hit import NO_HIT, PrefixHit
 from core.prefix_index import HashIndex
 from core.request import BlockTable, Request, Sequence
-from core.run_pool import RunPool
 from core.swap import HostPool
 
 
@@ -27,7 +27,7 @@ class RunTables(BlockTables):
 
     def __init__(
         self,
-        pool: RunPool,
+        pool: IdPool,
         eviction: EvictionPolicy,
         allocation: AllocationPolicy,
         groups: tuple[KVGroup, ...],
@@ -47,36 +47,36 @@ class RunTables(BlockTables):
             prefix_caching,
             max_batch_tokens,
         )
-        self.pool = self.runs = pool
+        self.pool = self.ids = pool
 
     def empty(self) -> list[BlockTable]:
         return [array("q")]
 
     def find_prefix(self, sequence: Sequence) -> PrefixHit:
-        runs, size = self.runs, self.block_size
-        ids = runs.index.leading(self._text(sequence), (sequence.num_known - 1) // size)
+        pool, size = self.ids, self.block_size
+        ids = pool.index.leading(self._text(sequence), (sequence.num_known - 1) // size)
         if not ids:
             return NO_HIT
-        parts = runs.idle_parts(ids)
+        parts = pool.idle_parts(ids)
         return PrefixHit(len(ids) * size, [ids], sum([end - begin for _, begin, end in parts]), idle_parts=parts)
 
     def num_cached_tokens(self, request: Request) -> int:
         size = self.block_size
-        return self.runs.index.num_leading(request.keys, (request.num_prompt_tokens - 1) // size) * size
+        return self.ids.index.num_leading(request.keys, (request.num_prompt_tokens - 1) // size) * size
 
     def has_beginning(self, request: Request) -> bool:
-        return self.runs.index.num_leading(request.keys, 1) > 0
+        return self.ids.index.num_leading(request.keys, 1) > 0
 
     def _text(self, sequence: Sequence) -> NumberedText:
         text = sequence.text
         if text is None:
-            text = sequence.text = self.runs.index.text(sequence.keys)
+            text = sequence.text = self.ids.index.text(sequence.keys)
         return text
 
     def adopt(self, sequence: Sequence, hit: PrefixHit, readmission: bool) -> None:
         ids: array[int] = hit.tables[0]
         assert hit.idle_parts is not None
-        self.runs.adopt(ids, hit.idle_parts, sequence.request_id)
+        self.ids.adopt(ids, hit.idle_parts, sequence.request_id)
         sequence.tables[0].extend(ids)
         sequence.stored_computed = hit.num_tokens
         sequence.num_registered = len(ids)
@@ -85,12 +85,13 @@ class RunTables(BlockTables):
         table: array[int] = sequence.tables[0]
         num_blocks = -(-(sequence.num_computed + num_new) // self.block_size) - len(table)
         if num_blocks > 0:
-            table += self.runs.take(num_blocks, sequence.request_id)
+            text, num_known = sequence.text or NO_TEXT, sequence.num_known // self.block_size
+            table += self.ids.take(num_blocks, sequence.request_id, text, len(table), num_known)
             if len(table) == sequence.num_peak_blocks:
                 self.note_surplus(sequence)
 
     def append_blocks(self, sequences: Collection[Sequence]) -> None:
-        ids = self.runs.take_for([sequence.request_id for sequence in sequences])
+        ids = self.ids.take_for([sequence.request_id for sequence in sequences])
         for place, sequence in enumerate(sequences):
             table: array[int] = sequence.tables[0]
             table.append(ids[place])
@@ -105,22 +106,36 @@ class RunTables(BlockTables):
         if last <= first:
             return
         table: array[int] = sequence.tables[0]
-        ids, text = table[first:last], self._text(sequence)
-        if first < text.num_shared:
-            self.runs.index.insert(text, first, min(last, text.num_shared), ids)
-        self._log.ids(Event.CACHE, sequence.request_id, ids)
+        self.ids.register(self._text(sequence), first, table[first:last], sequence.request_id)
         sequence.num_registered = last
 
     def publish_filled(self, sequences: Collection[Sequence]) -> None:
+        pool, ids = self.ids, array("q")
+        owners: list[int] = []
         for sequence in sequences:
-            self._log.count(Event.CACHE, sequence.request_id, self.publish_next(sequence))
+            place = sequence.num_registered
+            if place >= pool.first_own(self._text(sequence)):
+                table: array[int] = sequence.tables[0]
+                ids.append(table[place])
+                owners.append(sequence.request_id)
+                sequence.num_registered = place + 1
+                continue
+            if ids:
+                pool.register_own(ids, owners)
+                ids, owners = array("q"), []
+            self.publish(sequence, sequence.num_computed + 1)
+        if ids:
+            pool.register_own(ids, owners)
 
     def publish_next(self, sequence: Sequence) -> int:
-        """Registers the first block of its table that is not in the prefix index. Returns its id, for the log."""
+        """As `publish`, of the first block of its table that is not in the prefix index: where the pool `draws_ahead`.
+
+        Returns its id, for the log.
+        """
         table: array[int] = sequence.tables[0]
         place = sequence.num_registered
         if place < sequence.keys.num_shared:
-            self.runs.index.insert(self._text(sequence), place, place + 1, table[place : place + 1])
+            self.ids.index.insert(self._text(sequence), place, place + 1, table[place : place + 1])
         sequence.num_registered = place + 1
         return table[place]
 
@@ -130,27 +145,24 @@ class RunTables(BlockTables):
                 self._unpublish(sequence)
 
     def _unpublish(self, sequence: Sequence) -> None:
-        first, runs, text = sequence.stored_computed // self.block_size, self.runs, self._text(sequence)
-        for place in range(first, sequence.num_registered):
-            block_id = sequence.tables[0][place]
-            if not runs.is_shared(block_id):
-                if place < text.num_shared:
-                    runs.index.remove(text.number(place), block_id)
-                runs.note_unregistered(block_id)
+        first, pool, table = sequence.stored_computed // self.block_size, self.ids, sequence.tables[0]
+        places = [place for place in range(first, sequence.num_registered) if not pool.is_shared(table[place])]
+        if places:
+            pool.unregister(self._text(sequence), places, table)
         sequence.num_registered = min(first, sequence.num_registered)
 
     def suspend(self, sequence: Sequence) -> None:
         """Its own text is content that it will ask for."""
         table: array[int] = sequence.tables[0]
         if sequence.num_registered:
-            self.runs.index.insert_own(self._text(sequence), sequence.num_registered, table)
+            self.ids.keep_own(self._text(sequence), sequence.num_registered, table)
         self.release(sequence)
 
     def release(self, sequence: Sequence) -> None:
         table: array[int] = sequence.tables[0]
         if table:
             text = sequence.text or NO_TEXT
-            self.runs.release(table, sequence.num_registered, text, sequence.request_id)
+            self.ids.release(table, sequence.num_registered, text, sequence.request_id)
             sequence.tables[0] = array("q")
         sequence.num_registered = 0
         if sequence.num_surplus_tokens:
@@ -158,4 +170,4 @@ class RunTables(BlockTables):
             sequence.num_surplus_tokens = 0
 
     def check_integrity(self, sequences: Iterable[Sequence]) -> None:
-        self.runs.check_integrity([table for s in sequences for table in s.tables])
+        self.ids.check_integrity([table for s in sequences for table in s.tables])

@@ -27,7 +27,8 @@ class SpanBlocks:
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
         self._tables = scheduler.tables
-        self._run_tables = scheduler.tables if isinstance(scheduler.tables, RunTables) else None
+        tables = scheduler.tables
+        self._run_tables = tables if isinstance(tables, RunTables) and tables.ids.draws_ahead else None
         self._pool = scheduler.tables.pool
         self._batch = scheduler.running.batch
         self._log = scheduler.log
@@ -57,7 +58,7 @@ class SpanBlocks:
 
         One long function on purpose: a call costs as much as what is to be done for a block.
         """
-        batch, pool, recorder, log = self._batch, tables.runs, self._recorder, self._log
+        batch, pool, recorder, log = self._batch, tables.ids, self._recorder, self._log
         size, buckets, members, publishes = tables.block_size, batch.buckets, batch.members, tables.prefix_caching
         drawn, num_ready = pool.draw(batch.num_starts(end - begin))
         block_ids: list[int] = drawn.tolist()

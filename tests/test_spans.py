@@ -9,16 +9,21 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 from workloads import Workload, workloads
 from world import Run, Settings, check_integrity, simulate, trace_of
 
 from core.decision_log import Event, first_difference
+from core.interfaces import EvictionPolicy
 from core.request import Outcome
 from core.run_tables import RunTables
 from core.units import PS_PER_S
 from policies.batching import Orca
 from policies.eviction.fifo import FIFO
+from policies.eviction.gdsf import GDSF
 from policies.eviction.lru import LRU
+from policies.eviction.s3fifo import S3FIFO
+from policies.eviction.sieve import Sieve
 from sim.linear_cost import LinearCost
 from traces.ragged import Ragged
 from traces.reading import read_trace
@@ -74,10 +79,12 @@ def test_spans_and_single_steps_are_the_same_run(workload: Workload) -> None:
 
 
 @settings(max_examples=150, deadline=None, derandomize=True)
-@given(workload=workloads())
-def test_blocks_kept_as_runs_and_one_by_one_are_the_same_run(workload: Workload) -> None:
+@given(workload=workloads(), eviction=st.sampled_from([LRU, LRU, Sieve, S3FIFO, GDSF]))
+def test_blocks_kept_by_ids_and_one_by_one_are_the_same_run(workload: Workload, eviction: type[EvictionPolicy]) -> None:
     """Single steps keep them one by one. What evictions cost, and whom, is the same, too."""
-    usual = replace(workload.settings, eviction=LRU, host_blocks=0, free_order="unhashed_first", asynchronous=False)
+    usual = replace(
+        workload.settings, eviction=eviction, host_blocks=0, free_order="unhashed_first", asynchronous=False
+    )
     usual = replace(usual, publication="schedule", leaf_first=False)
     workload = replace(workload, settings=usual, trace=replace(workload.trace, num_samples=None))
     runs, blocks = run_of(workload, spans=True), run_of(workload, spans=False)
@@ -85,6 +92,7 @@ def test_blocks_kept_as_runs_and_one_by_one_are_the_same_run(workload: Workload)
     assert_equal(runs, blocks)
     assert_sound(runs)
     ours, theirs = (run.scheduler.tables.pool.attribution for run in (runs, blocks))
+    assert (ours is None) == (theirs is None)
     if ours is not None and theirs is not None:
         assert (ours.charges, ours.num_costly) == (theirs.charges, theirs.num_costly)
 

@@ -7,8 +7,10 @@ from typing import Literal
 
 from mypy_extensions import mypyc_attr
 
+from core.batch_eviction import Ints
 from core.errors import InputError
 from core.interfaces import Block, BlockKey, PolicyEnv, PriorityEviction
+from policies.eviction.gdsf_batches import GDSFBatches
 from policies.eviction.recompute_cost import LLAMA3_8B_TOKENS, RecomputeCost
 
 
@@ -34,6 +36,9 @@ class GDSF(PriorityEviction):
         self._cost = RecomputeCost(env, attention_equals_linear_tokens) if cost == "recompute" else None
         self._age = 0.0
         self._num_uses: list[int] = []  # by block id
+
+    def in_batches(self, contents: Ints) -> GDSFBatches | None:
+        return GDSFBatches(len(contents)) if self._cost is None else None
 
     def on_insert(self, blocks: Sequence[Block]) -> None:
         num_uses = self._num_uses

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from mypy_extensions import mypyc_attr
 
+from core.batch_eviction import Ints
 from core.errors import InputError
 from core.interfaces import Block, BlockKey, PolicyEnv
 from core.line import Line
 from policies.eviction.content_eviction import ContentEviction
+from policies.eviction.s3fifo_batches import MOST_USES, S3FIFOBatches
 from policies.eviction.shares import Ghosts, share_blocks
 
-MOST_USES = 3  # two bits
 _IN_MAIN, _IS_QUEUED = 4, 8  # marks beside the uses
 
 
@@ -39,13 +40,17 @@ class S3FIFO(ContentEviction):
         if not 1 <= threshold <= MOST_USES:
             raise InputError(f"eviction.threshold={threshold}: expected a whole number from 1 to {MOST_USES}")
         self._small_share = share_blocks(env, "small_ratio", small_ratio)
-        self._ghosts = Ghosts(share_blocks(env, "ghost_ratio", ghost_ratio))
+        self._most_ghosts = share_blocks(env, "ghost_ratio", ghost_ratio)
+        self._ghosts = Ghosts(self._most_ghosts)
         self._threshold = threshold
         self._is_warming_up = warmup
         self._num_small = 0  # resident, referenced ones included
         self._small: Line[Block] = Line()
         self._main: Line[Block] = Line()
         self._incoming: BlockKey | None = None
+
+    def in_batches(self, contents: Ints) -> S3FIFOBatches:
+        return S3FIFOBatches(contents, self._small_share, self._most_ghosts, self._threshold, self._is_warming_up)
 
     def enter(self, block: Block) -> None:
         is_early = self._is_warming_up and self._num_small >= self._small_share

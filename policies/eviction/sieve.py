@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from mypy_extensions import mypyc_attr
 
+from core.batch_eviction import Ints
 from core.interfaces import Block, BlockKey, PolicyEnv
 from core.line import Line
 from policies.eviction.content_eviction import ContentEviction
+from policies.eviction.sieve_batches import SieveBatches
 
 _WAS_HIT, _IN_ONE, _IN_OTHER = 1, 2, 4  # marks; a block in neither half is not in the queue
 
@@ -25,6 +27,9 @@ class Sieve(ContentEviction):
         self._passed: Line[Block] = Line()
         self._ahead: Line[Block] = Line()
         self._is_passed, self._is_ahead = _IN_ONE, _IN_OTHER
+
+    def in_batches(self, contents: Ints) -> SieveBatches:
+        return SieveBatches(len(contents))
 
     def enter(self, block: Block) -> None:
         self.marks[block.block_id] = self._is_ahead

@@ -21,6 +21,8 @@ class CostBased(Ranked):
     counted. Waiting, batching and the square of attention are left out.
     """
 
+    reads_tables = True
+
     def __init__(
         self,
         env: PolicyEnv,

@@ -1,4 +1,4 @@
-"""Which eviction cost which recompute, where blocks are kept as runs."""
+"""Which eviction cost which recompute, where a pool tells blocks by their ids."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from collections.abc import Callable
 
 from core.attribution import Attribution
 from core.decision_log import DecisionLog
+from core.id_index import IdIndex
 from core.request import Sequence
-from core.run_index import RunIndex
 
 
-class RunAttribution(Attribution):
+class IdAttribution(Attribution):
     """By the index, which remembers how its contents were lost: the losses that it counts are these evictions."""
 
-    def __init__(self, index: RunIndex, log: DecisionLog, now: Callable[[], int], block_size: int) -> None:
+    def __init__(self, index: IdIndex, log: DecisionLog, now: Callable[[], int], block_size: int) -> None:
         super().__init__(log, now, block_size)
         self._index = index
 

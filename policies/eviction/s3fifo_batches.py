@@ -1,0 +1,190 @@
+"""S3-FIFO for many blocks at a time."""
+
+from __future__ import annotations
+
+from array import array
+
+import numpy as np
+
+from core.batch_eviction import FEW, BatchEviction, Ints, array_of, view_of
+from core.id_line import IdLine
+from policies.eviction.ghost_batches import GhostBatches
+
+MOST_USES = 3  # two bits
+_IN_MAIN, _IS_QUEUED, _IS_AWAKE = 4, 8, 16  # marks beside the uses
+_NUM_MARKS = 32
+_MORE_THAN_ENOUGH = 64
+
+
+class S3FIFOBatches(BatchEviction):
+    """Decides as `policies.eviction.s3fifo.S3FIFO`, which says how: treats at once what one queue gives up before the
+    other has its turn.
+    """
+
+    asks_incoming = True
+
+    def __init__(
+        self, contents: Ints, small_share_blocks: int, most_ghosts: int, threshold: int, is_warming_up: bool
+    ) -> None:
+        self._contents_of = contents
+        self._contents = contents.data  # this, and the like: where one is looked up
+        self._small_share = small_share_blocks
+        self._threshold = threshold
+        self._is_warming_up = is_warming_up
+        self._ghosts = GhostBatches(most_ghosts)
+        self._small, self._main = IdLine(), IdLine()
+        self._num_small = 0  # resident, referenced ones included
+        self._marks_of = np.zeros(len(contents), dtype=np.int8)  # by id
+        self._marks = self._marks_of.data
+        # By mark: what becomes of it at the head of a queue, and whether it stays among the queued.
+        marks = np.arange(_NUM_MARKS, dtype=np.int8)
+        uses = marks & MOST_USES
+        self._is_promoted = uses >= threshold
+        self._is_kept = uses > 0
+        self._after_small = np.where(self._is_promoted, marks & _IS_AWAKE | _IN_MAIN | _IS_QUEUED, marks & ~_IS_QUEUED)
+        self._after_main = np.where(self._is_kept, marks - 1, marks & ~_IS_QUEUED)
+
+    def enter(self, ids: array[int]) -> None:
+        if len(ids) <= FEW and not self._is_warming_up and self._are_new(ids):
+            self._num_small += len(ids)
+            for block_id in ids:
+                self._marks[block_id] = _IS_QUEUED | _IS_AWAKE
+                self._small.append_one(block_id)
+            return
+        each = view_of(ids)
+        came_back = self._ghosts.pick(self._contents_of[each])
+        if came_back is None and not self._is_warming_up:
+            self._join_small(each)
+            return
+        joins_main = np.zeros(len(each), dtype=bool)
+        if came_back is not None:
+            joins_main[came_back] = True
+        if self._is_warming_up:
+            joins_main |= np.cumsum(~joins_main) > self._small_share - self._num_small
+        in_main = each[joins_main]
+        self._marks_of[in_main] = _IN_MAIN | _IS_QUEUED | _IS_AWAKE
+        self._main.append(in_main)
+        self._join_small(each[~joins_main])
+
+    def _are_new(self, ids: array[int]) -> bool:
+        """Are they no ghosts?"""
+        for block_id in ids:
+            number = self._contents[block_id]
+            if number and number in self._ghosts:
+                return False
+        return True
+
+    def _join_small(self, ids: Ints) -> None:
+        self._num_small += len(ids)
+        self._marks_of[ids] = _IS_QUEUED | _IS_AWAKE
+        self._small.append(ids)
+
+    def hit(self, ids: Ints) -> None:
+        marks = self._marks_of[ids]
+        self._marks_of[ids] = marks + (marks & MOST_USES < MOST_USES)
+
+    def wake(self, ids: Ints) -> None:
+        self._marks_of[ids] |= _IS_AWAKE
+
+    def rest(self, ids: Ints) -> None:
+        marks = self._marks_of[ids]
+        has_left = (marks & _IS_QUEUED) == 0
+        self._marks_of[ids] = marks & ~_IS_AWAKE | _IS_QUEUED
+        if np.count_nonzero(has_left):
+            is_in_main = (marks & _IN_MAIN) != 0
+            self._main.append(ids[has_left & is_in_main])
+            self._small.append(ids[has_left & ~is_in_main])
+
+    def choose(self, num_blocks: int, incoming: Ints | None) -> array[int]:
+        self._is_warming_up = False
+        victims, from_small = array("q"), array("q")  # of those from the small queue: their places among all
+        small, main = self._small, self._main
+        while len(victims) < num_blocks:
+            num_left, num_before = num_blocks - len(victims), len(victims)
+            is_small = small.length > 0 and (self._num_small >= self._small_share or not main.length)
+            if num_left <= FEW:
+                if is_small:
+                    self._pass_one_of_small(victims)
+                else:
+                    self._pass_one_of_main(victims)
+            else:
+                victims += self._pass_small(num_left) if is_small else self._pass_main(num_left)
+            if is_small and len(victims) > num_before:
+                from_small.extend(range(num_before, len(victims)))
+        if len(from_small) > FEW:
+            places = view_of(from_small)
+            numbers = self._contents_of[view_of(victims)[places]]
+            self._ghosts.add(numbers, None if incoming is None else incoming[places])
+        else:
+            for place in from_small:
+                coming = 0 if incoming is None else int(incoming[place])
+                self._ghosts.add_one(self._contents[victims[place]], coming)
+        return victims
+
+    def _pass_small(self, most: int) -> array[int]:
+        """As many of the small queue's oldest as leave before the main queue has its turn, and no more victims than
+        that. Returns the victims.
+        """
+        ids = self._small.first(2 * most + _MORE_THAN_ENOUGH)
+        marks = self._marks_of[ids]
+        is_promoted = self._is_promoted[marks]
+        has_gone = is_promoted | ((marks & _IS_AWAKE) == 0)
+        if self._num_small >= self._small_share:
+            last_ones = has_gone.nonzero()[0][self._num_small - self._small_share :]
+        else:  # nothing is in the main queue
+            last_ones = is_promoted.nonzero()[0]
+        victims = (has_gone & ~is_promoted).nonzero()[0]
+        num_passed = int(last_ones[0]) + 1 if len(last_ones) else len(ids)
+        if len(victims) >= most:
+            num_passed = min(num_passed, int(victims[most - 1]) + 1)
+        victims = victims[: np.searchsorted(victims, num_passed)]
+        ids, marks, is_promoted = ids[:num_passed], marks[:num_passed], is_promoted[:num_passed]
+        self._small.drop(num_passed)
+        self._num_small -= int(np.count_nonzero(has_gone[:num_passed]))
+        self._marks_of[ids] = self._after_small[marks]
+        self._main.append(ids[is_promoted])
+        return array_of(ids[victims])
+
+    def _pass_main(self, most: int) -> array[int]:
+        """As many of the main queue's oldest, up to the last of so many victims. Returns those."""
+        ids = self._main.first(2 * most + _MORE_THAN_ENOUGH)
+        marks = self._marks_of[ids]
+        victims = (marks & (MOST_USES | _IS_AWAKE) == 0).nonzero()[0][:most]
+        if len(victims) == most:
+            num_passed = int(victims[-1]) + 1
+            ids, marks = ids[:num_passed], marks[:num_passed]
+        self._main.drop(len(ids))
+        self._marks_of[ids] = self._after_main[marks]
+        self._main.append(ids[self._is_kept[marks]])
+        return array_of(ids[victims])
+
+    def _pass_one_of_small(self, victims: array[int]) -> None:
+        block_id = self._small.pop()
+        mark = self._marks[block_id]
+        if mark & MOST_USES >= self._threshold:
+            self._num_small -= 1
+            self._marks[block_id] = mark & _IS_AWAKE | _IN_MAIN | _IS_QUEUED
+            self._main.append_one(block_id)
+            return
+        self._marks[block_id] = mark & ~_IS_QUEUED
+        if not mark & _IS_AWAKE:
+            self._num_small -= 1
+            victims.append(block_id)
+
+    def _pass_one_of_main(self, victims: array[int]) -> None:
+        block_id = self._main.pop()
+        mark = self._marks[block_id]
+        if mark & MOST_USES:
+            self._marks[block_id] = mark - 1
+            self._main.append_one(block_id)
+            return
+        self._marks[block_id] = mark & ~_IS_QUEUED
+        if not mark & _IS_AWAKE:
+            victims.append(block_id)
+
+    def dropped(self, ids: array[int]) -> None:
+        each = view_of(ids)
+        self._small.remove(ids)
+        self._main.remove(ids)
+        self._num_small -= int(np.count_nonzero((self._marks_of[each] & _IN_MAIN) == 0))
+        self._marks_of[each] = 0

@@ -1,0 +1,194 @@
+"""Eviction policies that decide for many blocks at once decide what they do for one block after the other."""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_spans import assert_equal, assert_sound
+from world import Run, Settings, scheduler_of, simulate, trace_of
+
+from core.batch_order import BatchOrder
+from core.batch_pool import BatchPool
+from core.block import Block
+from core.block_tables import BlockTables
+from core.id_line import IdLine
+from core.priority_order import PriorityOrder
+from core.run_tables import RunTables
+from policies.eviction.gdsf import GDSF
+from policies.eviction.ghost_batches import GhostBatches
+from policies.eviction.lru import LRU
+from policies.eviction.s3fifo import S3FIFO
+from policies.eviction.shares import Ghosts
+from policies.eviction.sieve import Sieve
+from policies.preemption.cost_based import CostBased
+from traces.schema import Trace
+
+POLICIES: dict[str, Any] = {
+    "sieve": Sieve,
+    "s3fifo": S3FIFO,
+    "s3fifo, all parts used": partial(S3FIFO, small_ratio=0.4, ghost_ratio=0.3, threshold=1, warmup=True),
+    "gdsf": GDSF,
+}
+
+
+# ---- whole runs -------------------------------------------------------------------------------------------------
+
+
+@st.composite
+def long_texts(draw: st.DrawFn) -> Trace:
+    """Prompts of up to 90 blocks of one token, of three families; some come twice at once, some come again."""
+    num = draw(st.integers(4, 10))
+    rows = []
+    for row in range(num):
+        family, num_shared, num_own = draw(st.integers(0, 2)), draw(st.integers(0, 70)), draw(st.integers(1, 20))
+        own = draw(st.integers(0, 2)) * 1000 + row * 10_000
+        rows.append([family * 1000 + d for d in range(num_shared)] + [own + 5000 + d for d in range(num_own)])
+    arrival_s = sorted(draw(st.lists(st.integers(0, 40), min_size=num, max_size=num)))
+    outputs = draw(st.lists(st.integers(1, 25), min_size=num, max_size=num))
+    return trace_of(arrival_s, [len(row) for row in rows], outputs, hash_ids=rows, hash_block_tokens=1)
+
+
+def by_ids_and_one_by_one(trace: Trace, chosen: Settings) -> Run:
+    """Single steps take blocks one by one. What evictions cost, and whom, is the same, too."""
+    ids, blocks = (simulate(trace, replace(chosen, spans=on)) for on in (True, False))
+    assert isinstance(ids.scheduler.tables.pool, BatchPool)
+    assert type(blocks.scheduler.tables) is BlockTables
+    assert_equal(ids, blocks)
+    assert_sound(ids)
+    ours, theirs = ids.scheduler.tables.pool.attribution, blocks.scheduler.tables.pool.attribution
+    assert ours is not None
+    assert theirs is not None
+    assert (ours.charges, ours.num_costly) == (theirs.charges, theirs.num_costly)
+    return ids
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(
+    trace=long_texts(),
+    policy=st.sampled_from([*POLICIES]),
+    num_more_blocks=st.integers(0, 60),
+    max_num_seqs=st.integers(1, 5),
+    budget=st.integers(10, 150),
+    publication=st.sampled_from(["schedule", "schedule", "step_end"]),
+)
+def test_long_texts_are_kept_and_evicted_as_they_would_be_block_by_block(
+    trace: Trace, policy: str, num_more_blocks: int, max_num_seqs: int, budget: int, publication: str
+) -> None:
+    largest = int((trace.num_prompt_tokens + trace.num_output_tokens).max())
+    chosen = Settings(
+        largest + num_more_blocks,
+        block_size=1,
+        max_num_seqs=max_num_seqs,
+        budget=budget,
+        eviction=POLICIES[policy],
+        full_prompt=False,
+        publication=publication,
+    )
+    by_ids_and_one_by_one(trace, chosen)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_the_same_text_computed_twice_at_once_is_evicted_twice(policy: str) -> None:
+    """Each copy has a life of its own, and so have those that continue it."""
+    text, other = [*range(30)], [*range(100, 140)]
+    rows = [text, [*text, *range(50, 60)], other, text]
+    trace = trace_of([0, 0, 20, 30], [len(row) for row in rows], [3] * 4, hash_ids=rows, hash_block_tokens=1)
+    chosen = Settings(75, block_size=1, eviction=POLICIES[policy], publication="step_end")
+    run = by_ids_and_one_by_one(trace, chosen)
+    assert run.scheduler.tables.pool.num_evictions > 40
+
+
+# ---- who has batches --------------------------------------------------------------------------------------------
+
+
+class AlmostSieve(Sieve):
+    """An order of its own, perhaps, and no word about batches."""
+
+
+def test_a_subclass_and_other_parameters_are_asked_block_by_block() -> None:
+    for eviction, is_by_ids in [
+        (Sieve, True),
+        (AlmostSieve, False),
+        (GDSF, True),
+        (partial(GDSF, cost="recompute"), False),
+    ]:
+        tables = scheduler_of(Settings(10, eviction=eviction), by_runs=True).tables  # type: ignore[arg-type]
+        assert isinstance(tables, RunTables) == is_by_ids
+
+
+def test_without_caching_no_policy_is_asked() -> None:
+    assert isinstance(scheduler_of(Settings(10, eviction=AlmostSieve, caching=False), by_runs=True).tables, RunTables)
+
+
+@pytest.mark.parametrize("eviction", [LRU, Sieve])
+def test_a_preemption_policy_that_reads_tables_finds_blocks_in_them(eviction: Any) -> None:
+    rows = [[1, 2, 3, 4]] * 3
+    trace = trace_of([0, 0, 0], [8, 8, 8], [20, 20, 20], hash_ids=rows, hash_block_tokens=2)
+    run = simulate(trace, Settings(16, block_size=2, preemption=CostBased, eviction=eviction))
+    assert type(run.scheduler.tables) is BlockTables
+    assert run.num_preemptions == 4
+
+
+# ---- what they are made of --------------------------------------------------------------------------------------
+
+
+def test_a_line_moves_its_ids_to_the_front_of_its_memory_when_it_comes_to_the_end() -> None:
+    line = IdLine()
+    for first in range(0, 2000, 100):
+        line.append(np.arange(first, first + 100))
+        assert line.first(50).tolist() == [*range(first, first + 50)]
+        line.drop(50)
+        line.remove(array("q", range(first + 50, first + 99)))
+        assert [line.pop() for _ in range(line.length)] == [first + 99]
+
+
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(
+    most=st.integers(1, 25),
+    calls=st.lists(st.lists(st.tuples(st.integers(1, 40), st.integers(0, 40)), min_size=1, max_size=20), max_size=12),
+)
+def test_ghosts_by_the_dozen_are_those_that_come_one_by_one(most: int, calls: list[list[tuple[int, int]]]) -> None:
+    """What was made room for comes after each call, and is a ghost no more."""
+    ours, theirs = GhostBatches(most), Ghosts(most)
+    for call in calls:
+        numbers, incoming = (np.array(column, dtype=np.int64) for column in zip(*call, strict=True))
+        ours.add(numbers, incoming if incoming.any() else None)
+        for number, coming in call:
+            theirs.add(number, coming or None)
+        come = np.unique(incoming)
+        picked = ours.pick(come)
+        assert ([] if picked is None else come[picked].tolist()) == [key for key in come.tolist() if key in theirs]
+        for key in come.tolist():
+            theirs.discard(key)
+    everything = np.arange(41)
+    picked = ours.pick(everything)
+    assert ([] if picked is None else everything[picked].tolist()) == [key for key in range(41) if key in theirs]
+
+
+def test_an_order_forgets_who_left_it_early() -> None:
+    """Five thousand of nine scores come, four of five leave, and some come back: by score they go, then by coming."""
+    ours, theirs = BatchOrder(5000), PriorityOrder()
+    blocks = [Block(number) for number in range(5000)]
+
+    def put(numbers: range, score: int) -> None:
+        ours.put(np.array(numbers), np.array([score + number % 9 for number in numbers]))
+        theirs.put([blocks[number] for number in numbers], [score + number % 9 for number in numbers])
+
+    put(range(5000), 3)
+    for part in range(1, 5):
+        ours.discard(np.arange(part, 5000, 5))
+        theirs.discard([blocks[number] for number in range(part, 5000, 5)])
+    put(range(1, 5000, 15), 1)
+    victims = array("q")
+    scores: list[int] = []
+    while len(victims) < 1334:
+        scores.append(ours.pop(1334, victims))
+    assert scores == sorted(scores)
+    assert victims.tolist() == [theirs.pop().block_id for _ in range(1334)]

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from core.decision_log import Event
+from core.errors import InputError
 from core.growth import first_chunk
 from core.interfaces import Admission, AdmissionPolicy, BatchRules
 from core.plan import Chunk, StepPlan
@@ -120,7 +121,11 @@ class Admissions:
         return True
 
     def turn_away(self, request: Request) -> None:
-        """The head of the queue is refused for good."""
+        """The head of the queue is refused for good. Raises InputError for a policy that says it never does that."""
+        if not self._policy.rejects:
+            raise InputError(
+                f"admission: {type(self._policy).__name__} answered REJECT, but says that it never rejects"
+            )
         self._waiting.remove(request)
         self._tables.swapping.forget(request)
         self._reject(request, "by the admission policy")

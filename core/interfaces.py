@@ -245,6 +245,12 @@ class Admission(Enum):
 
 
 class AdmissionPolicy(Policy):
+    """Who joins the running requests. A policy that never answers REJECT says so by `rejects` (of the class, or of an
+    object): a fleet then looks less often at its replicas.
+    """
+
+    rejects: bool = True
+
     @abstractmethod
     def admit(self, request: Request, num_new_blocks: int, view: SchedulerView) -> Admission:
         """May the head of the queue run now? `num_new_blocks`: what its first chunk takes, idle hits included.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from core.errors import InputError
 from core.interfaces import Policy
@@ -71,7 +71,12 @@ class RoutingPolicy(Policy):
     Inputs of one instant are routed one after another, before any replica plans; steps that end at that very instant
     have not ended yet. What such an end sets free (the next turn of a session, without think time) is routed after all
     of them.
+
+    A policy that does not look again at requests that it was given before (at their first tokens, say), until it is
+    told of their ends, says so by `looks_back`, in the very class: then replicas are left alone for longer.
     """
+
+    looks_back: ClassVar[bool] = True
 
     @abstractmethod
     def route(self, request: Request, replicas: Replicas) -> int:

@@ -60,6 +60,11 @@ class CostModel(ABC):
         """Duration of one step, in picoseconds; at least 1."""
 
     @property
+    def least_step_ps(self) -> int:
+        """No step is shorter than this, whatever it has to do; the nearer it is, the less a fleet has to look."""
+        return 1
+
+    @property
     def has_even_spans(self) -> bool:
         """Does `growth_ps` know?"""
         return type(self).growth_ps is not CostModel.growth_ps

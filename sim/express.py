@@ -150,6 +150,8 @@ class Express:
             if max_steps:
                 self._take_off(now_ps, [], max_steps)
                 flight.num_steps = 0
+                if source is None and flight.span_end_ps >= until_ps:
+                    return Stop.FLYING, flight.span_end_ps  # it takes its blocks when somebody asks for them
                 flight.lengthen(until_ps)
             else:
                 step = scheduler.step

@@ -25,8 +25,11 @@ def suits(source: RequestSource) -> bool:
 
 
 class FleetByReplica:
-    """One run. Before an input is handed out, every replica has gone on to whatever ends before: so the numbers of
+    """One run. Before an input is handed out, every replica has gone on to whichever request ends before: the numbers of
     requests that are not done are exact, and so is what a view shows once its replica has caught up.
+
+    A policy that looks at more than views has every replica go on to all that is due before. Otherwise they wait for
+    what can be an end: no earlier than by so many steps, none of which is shorter than the cost model's least.
 
     Cost beside that of the replicas: O(log replicas) for each time that something ends, is planned or comes in.
     """
@@ -43,8 +46,10 @@ class FleetByReplica:
         self._clock = clock
         self._source = source
         self._policy = policy
+        may_lag = not (vars(type(policy)).get("looks_back", True) or schedulers[0].policies.admission.rejects)
+        least_step_ps = cost.least_step_ps if may_lag else 0
         self._replicas = [
-            ReplicaByItself(number, scheduler, CostExecutor(cost), beams, clock, self._horizon)
+            ReplicaByItself(number, scheduler, CostExecutor(cost), beams, clock, self._horizon, least_step_ps)
             for number, scheduler in enumerate(schedulers)
         ]
         self._outstanding = Outstanding(len(schedulers), schedulers[0].tables.block_size)
@@ -55,7 +60,7 @@ class FleetByReplica:
         self._policy_hears_of_ends = type(policy).on_done is not RoutingPolicy.on_done
         self._ends: list[tuple[int, bool, int, Request]] = []  # (when, turned away?, replica, who): policy is to hear
         self._is_taking = False
-        self._turns: list[tuple[int, int]] = []  # (due_ps, replica); one that is no longer so is stale
+        self._turns: list[tuple[int, int]] = []  # (turn_ps, replica); one that is no longer so is stale
         self._next_ps: int = NEVER_PS  # when the next input comes
         self._place: dict[int, int] = {}  # request that is not done -> its replica
 
@@ -65,12 +70,12 @@ class FleetByReplica:
         self._look_for_input()
         while True:
             while turns and turns[0][0] < self._next_ps:
-                due_ps, number = heapq.heappop(turns)
+                turn_ps, number = heapq.heappop(turns)
                 replica = replicas[number]
-                if replica.due_ps == due_ps:
+                if replica.turn_ps == turn_ps:
                     replica.go_on()
-                    if replica.due_ps < NEVER_PS:
-                        heapq.heappush(turns, (replica.due_ps, number))
+                    if replica.turn_ps < NEVER_PS:
+                        heapq.heappush(turns, (replica.turn_ps, number))
             if self._ends:
                 self._tell_ends()
             if self._next_ps == NEVER_PS:
@@ -82,9 +87,11 @@ class FleetByReplica:
         self._next_ps = NEVER_PS if next_ps is None else next_ps
 
     def _horizon(self) -> int:
-        """Before this no other replica does anything, and nothing comes in."""
+        """Before this nothing comes in, be it set free by an end at another replica."""
         turns = self._turns
-        return turns[0][0] if turns and turns[0][0] < self._next_ps else self._next_ps
+        if self._source.hears_of_ends and turns and turns[0][0] < self._next_ps:
+            return turns[0][0]
+        return self._next_ps
 
     def _hand_out(self, now_ps: int) -> None:
         """All inputs of this instant."""
@@ -105,16 +112,15 @@ class FleetByReplica:
         self._place[request.request_id] = number
         self._outstanding.add(request, number)
         replica = self._replicas[number]
-        due_ps = replica.due_ps
+        turn_ps = replica.turn_ps
         if self._any_scheduler.surely_queues(request):
             replica.arrive(request, now_ps)
         else:
             self._hand_over(replica, Input(now_ps, InputKind.ARRIVE, request))
-        if replica.due_ps != due_ps:
-            heapq.heappush(self._turns, (replica.due_ps, number))
+        if replica.turn_ps != turn_ps:
+            heapq.heappush(self._turns, (replica.turn_ps, number))
 
     def _hand_over(self, replica: ReplicaByItself, given: Input) -> None:
-        replica.clock.now = self._clock.now
         self._is_taking = True
         replica.take(given)
         self._is_taking = False
@@ -127,8 +133,8 @@ class FleetByReplica:
         number = self._place[given.request.request_id]
         replica = self._replicas[number]
         self._hand_over(replica, given)
-        if replica.due_ps < NEVER_PS:
-            heapq.heappush(self._turns, (replica.due_ps, number))
+        if replica.turn_ps < NEVER_PS:
+            heapq.heappush(self._turns, (replica.turn_ps, number))
 
     def _on_done(self, number: int, requests: list[Request], now_ps: int) -> None:
         for request in requests:

@@ -89,8 +89,15 @@ class FleetReplica(Replica):
     def _tell(self, requests: list[Request], now_ps: int) -> None:
         self.on_done(requests, now_ps)
 
+    def make_up(self) -> None:
+        """Whatever was due has been done: there was an event for it."""
+
     def catch_up(self) -> None:
         """Steps that have begun take their blocks."""
+        self.make_up()
+        self._catch_up()
+
+    def _catch_up(self) -> None:
         if self._flies:
             assert self._express is not None
             self._express.flight.catch_up(self._instant.horizon_ps)
@@ -100,25 +107,33 @@ class FleetReplica(Replica):
     @property
     def num_queued(self) -> int:
         """Requests that wait here."""
+        self.make_up()
         return len(self._scheduler.waiting)
+
+    @property
+    def num_running(self) -> int:
+        self.make_up()
+        return len(self._scheduler.running)
 
     @property
     def num_referenced_at_least(self) -> int:
         """Blocks held now, or fewer: until it ends, a span that flies but takes some. What else runs catches up."""
+        self.make_up()
         if not self._flies:
-            self.catch_up()
+            self._catch_up()
         return self._tables.pool.num_referenced
 
     def has_nothing_of(self, request: Request) -> bool:
         """Whether not even the beginning of its prompt is cached here now, as far as that can be told without catching
         up. What flies publishes no beginnings, where every prompt fills a block; and it may evict, but that is no more.
         """
+        self.make_up()
         is_settled = self._beginnings_are_known and (self._flies or self._plan is None)
         return is_settled and not self._tables.has_beginning(request)
 
     def take(self, given: Input) -> None:
         """An arrival or a cancellation, now."""
-        self.catch_up()
+        self._catch_up()
         if self._instant.phase is Phase.FOLLOW_UPS and self._step_ends_now():
             self._end()
         if self._flies and given.kind is InputKind.CANCEL:

@@ -34,7 +34,6 @@ class LiveView:
     def __init__(self, number: int, replica: FleetReplica, scheduler: Scheduler, outstanding: Outstanding) -> None:
         self._number = number
         self._replica = replica
-        self._scheduler = scheduler
         self._tables = scheduler.tables
         self._outstanding = outstanding
         self.num_blocks = scheduler.tables.pool.num_blocks
@@ -49,7 +48,7 @@ class LiveView:
 
     @property
     def num_running(self) -> int:
-        return len(self._scheduler.running)
+        return self._replica.num_running
 
     @property
     def num_referenced_blocks(self) -> int:

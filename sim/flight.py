@@ -17,7 +17,7 @@ from sim.span_blocks import SpanBlocks
 class Flight:
     """The steps taken so far of the span that runs, over the scheduler's own books. One object serves all spans.
 
-    `num_steps` of at most `max_steps` are taken; `end_ps` is when those end.
+    `num_steps` of at most `max_steps` are taken; `end_ps` is when those end, or, before the first is, when that ends.
     """
 
     def __init__(self, scheduler: Scheduler) -> None:
@@ -43,16 +43,23 @@ class Flight:
         return self.now_ps + even_total_ps(self.first_ps, self.growth_ps, self.max_steps)
 
     def catch_up(self, until_ps: int) -> None:
-        """Takes the steps of the span in flight that begin before `until_ps`; `end_ps` is then when they end."""
-        if self.end_ps < until_ps and self.num_steps < self.max_steps:
+        """Takes the steps of the span in flight that begin before `until_ps`, at least the first; `end_ps` is then when
+        they end.
+        """
+        if not self.num_steps or (self.end_ps < until_ps and self.num_steps < self.max_steps):
             self.lengthen(until_ps)
 
     def step_end_ps(self, now_ps: int) -> int:
         """When the step ends that runs at this time, be it taken yet or not; one that ends just now runs still."""
         if self.end_ps >= now_ps:
             return self.end_ps
-        num_steps = min(self.max_steps, even_num_begun(self.first_ps, self.growth_ps, now_ps - self.now_ps))
-        return self.now_ps + even_total_ps(self.first_ps, self.growth_ps, num_steps)
+        return self.now_ps + even_total_ps(self.first_ps, self.growth_ps, self.num_begun(now_ps))
+
+    def num_begun(self, until_ps: int) -> int:
+        """Steps of the span in flight that begin before `until_ps`, be they taken yet or not; at least the first."""
+        if self.end_ps >= until_ps:
+            return self.num_steps or 1
+        return min(self.max_steps, even_num_begun(self.first_ps, self.growth_ps, until_ps - self.now_ps))
 
     def lengthen(self, until_ps: int) -> None:
         """To all steps that begin before the horizon."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 
 from mypy_extensions import mypyc_attr
 
@@ -59,6 +60,14 @@ class LinearCost(CostModel):
             if num_new > knot:
                 duration += extra_ps * (num_new - knot)
         return max(duration, 1)
+
+    @property
+    def least_step_ps(self) -> int:
+        """The constant, where nothing makes a step shorter."""
+        terms = (self._prefill_pair_ps, self._context_token_ps, self._swap_block_ps, self._copy_block_ps)
+        bends = accumulate([extra_ps for _, extra_ps in sorted(self._knots)], initial=0)
+        slope_ps = min(self._prefill_token_ps, self._decode_sequence_ps) + min(bends)
+        return max(self._constant_ps, 1) if min(slope_ps, *terms) >= 0 else 1
 
     def growth_ps(self, work: StepWork) -> int:
         return self._context_token_ps * work.num_decodes

@@ -59,6 +59,10 @@ class RooflineCost(CostModel):
         copies_ps = self._swap_block_ps * work.num_swapped_blocks + self._copy_block_ps * work.num_copied_blocks
         return self._overhead_ps + linear_ps + prefill_ps + decode_ps + copies_ps + self._kv_token_ps * num_new
 
+    @property
+    def least_step_ps(self) -> int:
+        return self._overhead_ps + self._weights_ps(1)
+
     def growth_ps(self, work: StepWork) -> int:
         return self._decode_context_ps * work.num_decodes
 

@@ -25,6 +25,10 @@ class WatchedCost(CostModel):
         return self._cost.step_ps(work)
 
     @property
+    def least_step_ps(self) -> int:
+        return self._cost.least_step_ps
+
+    @property
     def has_even_spans(self) -> bool:
         return self._cost.has_even_spans
 

@@ -23,6 +23,7 @@ from core.request import Request
 from core.routing import Replicas, RoutingPolicy
 from core.units import PS_PER_S
 from kvtwin.placement import bare_request
+from policies.eviction.fifo import FIFO
 from policies.routing.cache_aware import CacheAware
 from policies.routing.hash import Hash
 from policies.routing.least_kv_use import LeastKVUse
@@ -52,13 +53,34 @@ class Curious(RoutingPolicy):
         self.told.append((self.env.now(), request.request_id, request.finish_ps, replica))
 
 
+class Patient(RoutingPolicy):
+    """Waits for ends alone, and goes by them, by what is there, and at times by what one of the replicas shows."""
+
+    looks_back = False
+
+    def __init__(self, env: PolicyEnv) -> None:
+        super().__init__(env)
+        self.told: list[tuple[int, ...]] = []
+
+    def route(self, request: Request, replicas: Replicas) -> int:
+        known = (self.env.now(), self.told, list(replicas.num_outstanding()))
+        drawn = spread(*known) % (3 * len(replicas))
+        if drawn < len(replicas):
+            view = replicas[drawn]
+            known += (view.num_waiting, view.num_running, view.num_referenced_blocks, view.num_cached_tokens(request))
+        return spread(*known) % len(replicas)
+
+    def on_done(self, request: Request, replica: int) -> None:
+        self.told.append((self.env.now(), request.request_id, request.finish_ps, replica))
+
+
 def _fewest(replicas: Replicas) -> list[int]:
     return Replicas.with_fewest_referenced_blocks(replicas)
 
 
 STATIC = [RoundRobin, Random, Hash]
 LOOKING = [LeastOutstanding, PowerOfTwo, LeastKVUse, SessionAffinity, PrefixAware, CacheAware]
-ROUTINGS = [*STATIC, *LOOKING, Curious, Curious, Curious]
+ROUTINGS = [*STATIC, *LOOKING, Curious, Curious, Patient, Patient]
 
 
 def fleet_of(workload: Workload, num_replicas: int, routing: type, spans: bool) -> list[Run]:
@@ -298,6 +320,13 @@ def test_an_arrival_on_a_boundary_does_not_see_the_end_of_that_step():
     assert places(runs) == [0, 1, 0]
     runs = simulate_fleet(trace_of([0, 0, 2.5], [4] * 3, [9, 2, 1]), Settings(10), 2, LeastOutstanding)
     assert places(runs) == [0, 1, 1]
+
+
+def test_an_arrival_does_not_put_off_what_is_due_before_it():
+    """The first, of two samples, is planned when it comes; the router looks at nobody until the next comes."""
+    trace = trace_of([0, 0.5], [4, 4], [3, 3], num_samples=[2, 1])
+    (run,) = simulate_fleet(trace, Settings(10, eviction=FIFO), 1, LeastOutstanding)
+    assert [run.request(number).first_scheduled_ps for number in (0, 1)] == [0, PS_PER_S]
 
 
 # ---- the guide --------------------------------------------------------------------------------------------------

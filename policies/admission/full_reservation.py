@@ -14,6 +14,8 @@ class FullReservation(AdmissionPolicy):
     (`trace.max_new_tokens`) gets the pool for itself.
     """
 
+    rejects = False
+
     def __init__(self, env: PolicyEnv) -> None:
         super().__init__(env)
         self._reserved: dict[Request, int] = {}

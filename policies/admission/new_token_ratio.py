@@ -23,6 +23,8 @@ class NewTokenRatio(AdmissionPolicy):
     where the answer may change.
     """
 
+    rejects = False
+
     def __init__(
         self,
         env: PolicyEnv,

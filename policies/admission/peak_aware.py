@@ -38,6 +38,8 @@ class PeakAware(AdmissionPolicy):
     tokens: what blocks waste at their ends is not counted, so a preemption remains possible.
     """
 
+    rejects = False
+
     def __init__(self, env: PolicyEnv) -> None:
         super().__init__(env)
         self._refused_step = -1

@@ -29,7 +29,7 @@ class Reservation(AdmissionPolicy):
         if not isinstance(watermark, int | float) or not 0 <= watermark < 1:
             raise InputError(f"admission.watermark={watermark}: expected a share of the pool, at least 0 and below 1")
         self._full_prompt = full_prompt
-        self._watermark_when_idle = watermark_when_idle
+        self._watermark_when_idle = self.rejects = watermark_when_idle
         self._watermark_blocks = 0 if env.num_blocks is None else int(watermark * (env.num_blocks + num_null_blocks))
 
     def admit(self, request: Request, num_new_blocks: int, view: SchedulerView) -> Admission:

@@ -44,7 +44,7 @@ class SLOAware(AdmissionPolicy):
         self._step_ps = to_ps(step_s)
         self._decode_sequence_ps = to_ps(decode_sequence_s)
         self._prefill_token_ps = to_ps(prefill_token_s)
-        self._rejects = rejects
+        self.rejects = rejects and ttft_s is not None
         self._refused_step = -1
         self._deadline_ps: int | None = None
 
@@ -60,7 +60,7 @@ class SLOAware(AdmissionPolicy):
 
     def _latest_start_ps(self, request: Request, view: SchedulerView) -> int | None:
         """When it must start to have its first token in time; None: whenever."""
-        if self._ttft_ps is None or not self._rejects or request.first_token_ps >= 0:
+        if self._ttft_ps is None or not self.rejects or request.first_token_ps >= 0:
             return None
         num_new = request.live[0].num_known - view.num_cached_tokens(request)
         return request.arrival_ps + self._ttft_ps - self._step_ps - self._prefill_token_ps * num_new

@@ -24,6 +24,8 @@ class CacheAware(RoutingPolicy):
     characters, at most 2^24 a worker, this one blocks).
     """
 
+    looks_back = False
+
     def __init__(
         self,
         env: PolicyEnv,

@@ -14,6 +14,8 @@ class LeastKVUse(RoutingPolicy):
     metric's.
     """
 
+    looks_back = False
+
     def route(self, request: Request, replicas: Replicas) -> int:
         fewest = replicas.with_fewest_referenced_blocks()
         return min(fewest, key=replicas.num_outstanding().__getitem__)

@@ -12,6 +12,8 @@ class LeastOutstanding(RoutingPolicy):
     Source: join the shortest queue (Winston 1977); LOR in Vidur (MLSys'24); least_conn of nginx and Envoy.
     """
 
+    looks_back = False
+
     def route(self, request: Request, replicas: Replicas) -> int:
         loads = replicas.num_outstanding()
         return loads.index(min(loads))

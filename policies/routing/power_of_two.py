@@ -17,6 +17,8 @@ class PowerOfTwo(RoutingPolicy):
     (Mitzenmacher, IEEE TPDS 2001). Whoever is drawn first wins a tie. O(num_choices).
     """
 
+    looks_back = False
+
     def __init__(self, env: PolicyEnv, num_choices: int = 2) -> None:
         super().__init__(env)
         if not isinstance(num_choices, int) or num_choices < 1:

@@ -16,6 +16,8 @@ class SessionAffinity(RoutingPolicy):
     sticky sessions of load balancers (HAProxy's stick tables); the bound is that of SGLang's router.
     """
 
+    looks_back = False
+
     def __init__(self, env: PolicyEnv, max_excess: int | None = None) -> None:
         super().__init__(env)
         if max_excess is not None and (not isinstance(max_excess, int) or max_excess < 0):

@@ -25,8 +25,8 @@ def suits(source: RequestSource) -> bool:
 
 
 class FleetByReplica:
-    """One run. Before an input is handed out, every replica has gone on to whichever request ends before: the numbers of
-    requests that are not done are exact, and so is what a view shows once its replica has caught up.
+    """One run. Before an input is handed out, every replica has gone on to whichever request ends before. So numbers
+    of requests that are not done are exact, and so is what a view shows once its replica has caught up.
 
     A policy that looks at more than views has every replica go on to all that is due before. Otherwise they wait for
     what can be an end: no earlier than by so many steps, none of which is shorter than the cost model's least.

@@ -1,6 +1,7 @@
 """The engine computes with Triton's kernels what it computes with the reference (tests/conftest.py: interpreted)."""
 
 from dataclasses import replace
+from inspect import signature
 
 import pytest
 import torch
@@ -62,6 +63,11 @@ def test_logits_are_those_of_the_reference(name):
 
     assert (logits[0] - logits[2]).abs().max() < 1e-4
     assert (logits[1] - logits[2]).abs().max() < 1e-4
+
+
+@pytest.mark.parametrize("name", fast.__all__)
+def test_every_kernel_has_a_reference_of_the_same_signature(name):
+    assert signature(getattr(fast, name)) == signature(getattr(reference, name))
 
 
 def test_the_set_is_chosen_by_name_and_device(monkeypatch):

@@ -14,6 +14,7 @@ from benchmarks.gpu.stage import Findings, Row, Setting
 from benchmarks.gpu.timing import median_s
 from kernels.block_copy import copy_blocks
 from kernels.decode_attention import decode_attention, decode_attention_in_splits
+from kernels.expert_product import expert_product
 from kernels.kv_write import write_kv
 from kernels.prefill_attention import prefill_attention
 from kernels.rms_norm import add_rms_norm, rms_norm
@@ -55,7 +56,7 @@ def run(setting: Setting) -> Findings:
     findings = Findings()
     ceiling = measure_ceiling(setting)
     findings.rows.append({"name": "device", "work": "copy and matrix product", **ceiling._asdict()})
-    for calls in (_copy_calls, _element_calls, _decode_calls, _split_calls, _prefill_calls):
+    for calls in (_copy_calls, _element_calls, _expert_calls, _decode_calls, _split_calls, _prefill_calls):
         for call in calls(setting):
             row = timed_row(call, ceiling, setting)
             findings.rows.append(row)
@@ -150,6 +151,27 @@ def _element_calls(setting: Setting) -> Iterator[Call]:
         lambda: rope_kv_write(qkv, cos, sin, caches[0], caches[1], slots),
         2 * qkv.nbytes + cos.nbytes + sin.nbytes,
     )
+
+
+def _expert_calls(setting: Setting) -> Iterator[Call]:
+    """Gate and up of a mixture, for a decode step and for a prompt: every token takes experts at random."""
+    num_experts, num_active, hidden, width = setting.sizes.experts
+    device = setting.device
+    weights = torch.randn(num_experts, 2 * width, hidden, dtype=DTYPE, device=device)
+    for num_tokens in setting.sizes.expert_tokens:
+        x = torch.randn(num_tokens, hidden, dtype=DTYPE, device=device)
+        chosen = torch.rand(num_tokens, num_experts, device=device).topk(num_active).indices
+        by_expert, pairs = chosen.flatten().sort(stable=True)
+        starts = torch.searchsorted(by_expert, torch.arange(num_experts + 1, device=device))
+        num_bytes = len(by_expert.unique()) * weights[0].nbytes + x.nbytes + len(pairs) * 2 * width * DTYPE.itemsize
+        yield Call(
+            "expert_product",
+            f"{num_tokens:,} tokens, {num_active} of {num_experts} experts each",
+            lambda x=x, rows=pairs // num_active, starts=starts: expert_product(x, weights, rows, starts),
+            num_bytes,
+            4 * len(pairs) * width * hidden,
+            by_flops=num_tokens == max(setting.sizes.expert_tokens),
+        )
 
 
 def _decode_calls(setting: Setting) -> Iterator[Call]:

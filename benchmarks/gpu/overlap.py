@@ -1,5 +1,5 @@
-"""Steps that overlap: nothing waits for the device when one begins, the words are those of steps one by one, and the
-decisions, under pressure and with swaps, those of the simulator.
+"""Steps that overlap: nothing waits for the device when one begins, the words are those of steps one by one, from CUDA
+graphs, too, and the decisions, under pressure and with swaps, those of the simulator.
 """
 
 from __future__ import annotations
@@ -21,23 +21,24 @@ from kvtwin.progress import Silent
 from kvtwin.replaying import check_lockstep
 
 COMMON = ("engine.output=forced_length", "engine.weights=random", "engine.dtype=float32", "trace.arrivals=all_at_once")
-PRESSED = ("scheduler.async_scheduling=true", "preemption=swap", "engine.shadow=true")
+OVERLAPPING = ("scheduler.async_scheduling=true",)
+PRESSED = (*OVERLAPPING, "preemption=swap", "engine.shadow=true")
 
 
 def run(setting: Setting) -> Findings:
     findings = Findings()
+    kinds = {"one by one": (), "overlapping": OVERLAPPING}
+    if setting.is_gpu:
+        kinds["overlapping, from graphs"] = (*OVERLAPPING, "engine.cuda_graphs=true")
     said = {}
-    for is_async in (True, False):
-        words = [*setting.sizes.overlap, f"scheduler.async_scheduling={str(is_async).lower()}"]
-        session, result = _run(words, setting)
-        durations_s = result.durations_s
-        findings.rows.append(
-            {"async_scheduling": is_async, "num_steps": len(durations_s), "seconds": float(durations_s.sum())}
-        )
-        said[is_async] = _clear_words(session.observed.executor)
-    differing = [key for key, tokens in said[False].items() if said[True].get(key, tokens) != tokens]
-    findings.rows.append({"num_compared": len(said[False].keys() & said[True].keys()), "num_differing": len(differing)})
-    findings.failures += [f"request {request}: other words when steps overlap" for request in differing]
+    for kind, words in kinds.items():
+        session, result = _run([*setting.sizes.overlap, *words], setting)
+        said[kind] = own = _clear_words(session.observed.executor)
+        expected = said["one by one"]
+        differing = [request for request in own.keys() & expected.keys() if own[request] != expected[request]]
+        row: Row = {"steps": kind, "num_steps": len(result.durations_s), "seconds": float(result.durations_s.sum())}
+        findings.rows.append(row | {"num_compared": len(own.keys() & expected.keys()), "num_differing": len(differing)})
+        findings.failures += [f"request {request}: other words when steps are {kind}" for request in differing]
     _add_lockstep(findings, setting)
     return findings
 

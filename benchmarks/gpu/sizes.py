@@ -29,6 +29,8 @@ class Sizes:
     decode_batches: tuple[tuple[int, int], ...]  # of the attention kernel alone
     flex_batch: tuple[int, int]  # of which FlexAttention is compiled, too
     prefill_tokens: int
+    experts: tuple[int, int, int, int]  # of a mixture: how many, how many a token takes, hidden width, their own width
+    expert_tokens: tuple[int, int]  # of a decode step, of a prompt
     num_runs: int  # timed ones, of which the median counts
 
     shape: DecoderShape  # of the engine
@@ -68,6 +70,8 @@ GPU = Sizes(
     decode_batches=((1, 1024), (1, 32_768), (16, 4096), (64, 4096), (256, 1024), (256, 4096), (16, 32_768)),
     flex_batch=(64, 4096),
     prefill_tokens=8192,
+    experts=(128, 8, 2048, 768),  # Qwen3-30B-A3B
+    expert_tokens=(64, 8192),
     num_runs=20,
     shape=LLAMA_3_8B,
     engine_batches=((1, 1024), (1, 32_768), (4, 4096), (16, 1024), (16, 8192), (64, 1024), (64, 4096), (256, 1024)),
@@ -100,6 +104,8 @@ DRY = Sizes(
     decode_batches=((1, 20), (2, 8)),
     flex_batch=(2, 8),
     prefill_tokens=16,
+    experts=(3, 2, 32, 16),
+    expert_tokens=(2, 5),
     num_runs=1,
     shape=DecoderShape(
         num_layers=2,

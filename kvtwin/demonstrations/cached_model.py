@@ -31,7 +31,7 @@ def add_options(parser: Arguments) -> None:
     parser.add_argument("--model", default="smollm2_135m", metavar="NAME", help="a shape; default smollm2_135m")
     parser.add_argument("--steps", type=count, default=200, metavar="N", help="tokens to generate; default 200")
     parser.add_argument("--points", type=count, default=20, metavar="N", help="positions measured uncached; 20")
-    parser.add_argument("--rounds", type=count, default=3, metavar="N", help="over these, of which the least counts; 3")
+    parser.add_argument("--rounds", type=count, default=6, metavar="N", help="over these, of which the least counts; 6")
 
 
 def measure(options: Namespace) -> Demonstration:

@@ -4,6 +4,7 @@ Triton kernels run on the CPU here, in Triton's interpreter; it must be chosen b
 is read as source; KVTWIN_COMPILED=1 tests the machine code that `kvtwin compile` has made of it.
 """
 
+import gc
 import os
 from importlib.util import find_spec
 
@@ -60,6 +61,12 @@ _LEFT_OUT = {
 }
 
 collect_ignore = [test for tests in _LEFT_OUT.values() for test in tests]
+
+
+def pytest_collection_finish() -> None:
+    """What is loaded by now, torch and all tests, stays to the end: garbage collection need not look through it."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_report_header() -> list[str]:

@@ -147,7 +147,7 @@ class Lives(RuleBasedStateMachine):
 def test_every_policy_keeps_its_promises(policy: type[EvictionPolicy]) -> None:
     run_state_machine_as_test(
         lambda: Lives(policy),
-        settings=settings(max_examples=40, stateful_step_count=30, deadline=None, derandomize=True),
+        settings=settings(max_examples=20, stateful_step_count=30, deadline=None, derandomize=True),
     )
 
 

@@ -6,6 +6,7 @@ import gzip
 import multiprocessing
 import random
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -38,6 +39,9 @@ from traces.transforms import length_scale, limit
 SHARED = Path(__file__).parents[1].parent / "shared" / "traces"
 
 
+whole_trace = cache(read_trace)
+
+
 @dataclass(frozen=True)
 class Case:
     """A trace, scaled for the tiny model, and a pool that is too small for it."""
@@ -49,7 +53,7 @@ class Case:
     num_blocks: int
 
     def trace(self) -> Trace:
-        return length_scale(limit(read_trace(self.path), self.num_requests), self.scale)
+        return length_scale(limit(whole_trace(self.path), self.num_requests), self.scale)
 
     def setup(self, trace: Trace, mode: str) -> EngineSetup:
         """Steps take about as long as the requests are apart, so that several run at a time."""

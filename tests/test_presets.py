@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import pytest
@@ -137,6 +138,7 @@ def test_later_words_win(words: tuple[str, ...]) -> None:
     assert config.scheduler.chunked_prefill == (not words)
 
 
+@cache
 def summary_of(preset: str, fast_forward: bool = True) -> dict[str, Any]:
     words = [f"preset={preset}", f"fast_forward={str(fast_forward).lower()}", *PRESSURE, *BOLDER.get(preset, ())]
     return kvtwin.simulate("agent_sessions_sample", overrides=words).summary

@@ -15,6 +15,7 @@ from kvtwin.naming import did_you_mean
 
 _SETTINGS = ("format", "on_error", "hash_block_tokens", "tokenizer", "limit", "rate_scale", "length_scale")
 _SETTING = re.compile(rf"\btrace\.({'|'.join(_SETTINGS)})\b(=?)")
+_NO_WHOLE_NUMBER = re.compile(r"invalid int value: '(.*)'")
 _UNKNOWN_OPTION = re.compile(r"unrecognized arguments: (-[^ =]+)")
 
 
@@ -36,6 +37,7 @@ class Arguments(argparse.ArgumentParser):
         if unknown := _UNKNOWN_OPTION.match(message):
             known = [name for name in self._option_string_actions if name.startswith("--")]
             message = f"no option {unknown[1]}{did_you_mean(unknown[1], known)}"
+        message = _NO_WHOLE_NUMBER.sub(r"\1; expected a whole number", message)
         raise InputError(f"{self._verb}: {message} ({self.prog} --help tells how)")
 
 

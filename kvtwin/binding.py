@@ -6,6 +6,7 @@ import inspect
 import types
 from collections.abc import Mapping
 from dataclasses import is_dataclass
+from difflib import get_close_matches
 from functools import cache, partial
 from importlib import import_module
 from typing import Any, get_type_hints
@@ -29,7 +30,7 @@ from core.interfaces import (
 )
 from core.routing import RoutingPolicy
 from kvtwin.failures import failure_line
-from kvtwin.naming import did_you_mean, no_such_key
+from kvtwin.naming import did_you_mean, near_or_all, no_such_key
 
 POLICY_BASES: Mapping[str, type[Policy]] = {
     "eviction": EvictionPolicy,
@@ -112,7 +113,12 @@ def _require_policy(cls: Any, group: str, base: type[Policy] | None) -> None:
         )
     missing = missing_methods(cls)
     if missing:
-        raise InputError(f"{group}: {name} does not define {', '.join(missing)}, which every {base.__name__} must")
+        own = [each for each in vars(cls) if each not in dir(base)]
+        near = get_close_matches(missing[0], own, n=1)
+        hint = f"; is its {near[0]} meant?" if near else ""
+        raise InputError(
+            f"{group}: {name} does not define {', '.join(missing)}, which every {base.__name__} must{hint}"
+        )
 
 
 def missing_methods(cls: type[Policy]) -> list[str]:
@@ -157,7 +163,9 @@ def find_class(target: str, group: str) -> Any:
     except Exception as error:
         raise InputError(f"{group}._target_={target}: importing {module_name}: {failure_line(error)}") from error
     if not hasattr(module, name):
-        raise InputError(f"{group}._target_={target}: {module_name} has no {name}{did_you_mean(name, vars(module))}")
+        own = [key for key, value in vars(module).items() if getattr(value, "__module__", None) == module.__name__]
+        hint = near_or_all(name, own) if own else did_you_mean(name, vars(module))
+        raise InputError(f"{group}._target_={target}: {module_name} has no {name}{hint}")
     return getattr(module, name)
 
 

@@ -20,6 +20,7 @@ from kvtwin.plugins import offer_plugins
 CLASS_GROUPS = ("eviction", "allocation", "preemption", "batching", "queue", "admission", "routing", "cost")
 FILE_KEYS = ("model.path", "trace.path", "trace.recipe", "trace.tokenizer", "cost.path", "out", "hardware_file")
 OWN = "own"  # the option of a class group that holds nothing: the user's class brings its own parameters
+ADDED_GROUPS = ("experiment",)  # chosen by +group=option: none is a default
 REPEATABLE = ("sim", "engine")  # by `seeds=N`
 
 
@@ -124,8 +125,10 @@ def composition_error(error: Exception, verb: str, is_shown: bool = False) -> In
 
 
 def _unknown_key(key: str, verb: str) -> InputError:
-    if options_of(key):
+    if key in ADDED_GROUPS:
         return InputError(f"{key}: nothing to replace, it has no default; expected +{key}=...")
+    if options_of(key):
+        return InputError(f"{key}: kvtwin {verb} has no such setting (kvtwin {verb} --help lists those that it has)")
     keys = _dotted(OmegaConf.to_container(compose_config(verb, ()), resolve=False))
     return InputError(no_such_key(key, keys))
 

@@ -39,6 +39,7 @@ def refused(kvtwin):
         (["sim", "--multrun"], "no option --multrun; did you mean --multirun"),
         (["sim", "~eviction"], "configuration: Key 'eviction' is not in struct"),
         (["size", "contxt=3"], "contxt: no such key; did you mean context?"),
+        (["size", "routing=hash"], "routing: kvtwin size has no such setting (kvtwin size --help lists those"),
         (["size", "context=10000000"], "context_tokens=10000000: llama3_8b has 131072 positions"),
         (["size", "model=llama3_405b"], "llama3_405b does not fit on h100_80gb with tensor_parallel=1"),
         (["model", "fetch", "smollm2_135"], "model fetch smollm2_135: no real weights of it are known; did you mean"),

@@ -44,6 +44,7 @@ def module(tmp_path, monkeypatch):
         ("bad_syntax", "class Mine(\n", "importing bad_syntax: SyntaxError: '(' was never closed (bad_syntax.py"),
         ("needs_more", "import nothing_like_it\n", "needs_more needs nothing_like_it, not installed"),
         ("has_another", "class Mien: pass\n", "has_another has no Mine; did you mean Mien?"),
+        ("has_others", "class A: pass\nclass B: pass\n", "has_others has no Mine; expected one of A, B"),
     ],
 )
 def test_a_plugin_that_cannot_be_imported_says_why(module, name, text, line):
@@ -63,6 +64,12 @@ class Stranger:
 class Abstract(EvictionPolicy):
     def on_release(self, blocks): ...
 
+class Misspelt(EvictionPolicy):
+    def on_release(self, blocks): ...
+    def on_acquire(self, blocks): ...
+    def pop_victm(self, incoming): ...
+    def eviction_order(self): ...
+
 class Unmade(PriorityEviction):
     def __init__(self, env, depth=1):
         super().__init__(env)
@@ -80,7 +87,11 @@ class Raises(PriorityEviction):
     [
         ("Stranger", "eviction: Stranger is no EvictionPolicy; expected a class derived from kvtwin.EvictionPolicy"),
         ("Abstract", "eviction: Abstract does not define on_acquire, pop_victim, which every EvictionPolicy must"),
-        ("Unmade", "eviction: Unmade cannot be made: ZeroDivisionError: division by zero (own_plugin.py, line 13,"),
+        (
+            "Misspelt",
+            "eviction: Misspelt does not define pop_victim, which every EvictionPolicy must; is its pop_victm",
+        ),
+        ("Unmade", "eviction: Unmade cannot be made: ZeroDivisionError: division by zero (own_plugin.py, line 19,"),
     ],
 )
 def test_a_plugin_that_is_no_policy_is_refused(module, name, line):
@@ -101,7 +112,7 @@ def test_a_plugin_that_fails_in_the_midst_of_a_run_is_told_with_its_line(kvtwin,
     finished = kvtwin("sim", "eviction._target_=own_plugin.Raises", "trace.limit=5")
     assert (finished.status, finished.out) == (1, "")
     (line,) = finished.errors
-    assert line.startswith("kvtwin: LookupError: no such block (own_plugin.py, line 18, in priority); KVTWIN_TRACE")
+    assert line.startswith("kvtwin: LookupError: no such block (own_plugin.py, line 24, in priority); KVTWIN_TRACE")
     assert not Path("runs").exists()
 
 

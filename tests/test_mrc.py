@@ -328,9 +328,9 @@ def test_the_page_holds_the_curves(tmp_path: Path, capsys: pytest.CaptureFixture
         (["--mode", "suffix"], "mrc: argument --mode: invalid choice: 'suffix'"),
         (["--mode", "plain", "--touch", "head"], "--touch head says how prefixes are touched; expected --mode prefix"),
         (["--trace", "nowhere.jsonl"], "nowhere.jsonl"),
-        (["--jobs", "0"], "--jobs 0: expected at least 1"),
-        (["--block-size", "0"], "--block-size 0: expected at least 1"),
-        (["--limit", "0"], "--limit 0"),
+        (["--jobs", "0"], "mrc: argument --jobs: 0; expected a whole number of at least 1"),
+        (["--limit", "0"], "mrc: argument --limit: 0; expected a whole number of at least 1"),
+        (["--seed", "x"], "mrc: argument --seed: x; expected a whole number from 0"),
         (["--polices", "lru"], "no option --polices; did you mean --policies"),
     ],
 )

@@ -77,6 +77,7 @@ def test_the_policy_of_the_readme_keeps_its_promises(tmp_path, monkeypatch):
             "tells the order it evicts in",
             r"eviction_order tells no block, evictable are block 0",
         ),
+        (wrong.ForetellsByIterator, "tells the order it evicts in", r"eviction_order returned \w+; expected a list"),
         (wrong.CannotBeSpared, "raises nothing", r"on_hit for blocks? .* raised KeyError"),
         (wrong.ScansInPython, "its cost per block is bounded", r"\d+ lines of Python per block in a pool of 64 blocks"),
     ],

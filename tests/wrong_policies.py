@@ -124,6 +124,11 @@ class ForetellsTooFew(OldestFirst):
         return list(self.idle)[1:]
 
 
+class ForetellsByIterator(OldestFirst):
+    def eviction_order(self):
+        return iter(self.idle)
+
+
 class CannotBeSpared(OldestFirst):
     """Thinks that a victim is gone for good; `pool.leaf_first` brings it back with its content."""
 

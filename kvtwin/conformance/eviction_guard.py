@@ -84,6 +84,8 @@ class EvictionGuard(EvictionPolicy):
 
     def eviction_order(self) -> list[Block]:
         order = self._call("eviction_order", "")
+        if not isinstance(order, list):
+            raise PolicyFault(ORDER, f"eviction_order returned {type(order).__name__}; expected a list of blocks")
         if len(order) != len(self._evictable) or set(order) != self._evictable:
             told, held = _ids(order), _ids(sorted(self._evictable, key=lambda block: block.block_id))
             raise PolicyFault(ORDER, f"eviction_order tells {told}, evictable are {held}")

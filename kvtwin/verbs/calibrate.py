@@ -18,13 +18,14 @@ def run(args: Sequence[str]) -> int:
 
 
 def _job(config: DictConfig) -> JobOutcome:
-    from kvtwin.engine_runs import load_engine_run
-    from kvtwin.hardware_file import write_hardware_file
-    from kvtwin.validating import fit_results
-
     path = Path(config.hardware_file)
     if not can_be_written(path):
         raise InputError(f"hardware_file={path}: cannot be written; expected a file in a folder that can")
+
+    from kvtwin.engine_runs import load_engine_run  # torch takes its time
+    from kvtwin.hardware_file import write_hardware_file
+    from kvtwin.validating import fit_results
+
     runner = load_engine_run(config)
     result = runner.run("calibration")
     if result.interrupted:

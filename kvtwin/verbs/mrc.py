@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from core.errors import InputError
-from kvtwin.arguments import Arguments, file_to_write, settings_named_as_flags
+from kvtwin.arguments import Arguments, count, file_to_write, seed, settings_named_as_flags
 from kvtwin.binding import instantiate_one
 from kvtwin.block_flops import with_flops
 from kvtwin.block_replay import Mode, Touch
@@ -42,8 +42,6 @@ def run(args: Sequence[str]) -> int:
     mode, touch = Mode(options.mode), Touch(options.touch)
     if touch is Touch.HEAD and mode is not Mode.PREFIX:
         raise InputError(f"--touch head says how prefixes are touched; expected --mode prefix, not {mode.value}")
-    _require_positive("--jobs", options.jobs)
-    _require_positive("--block-size", options.block_size)
     choices = policy_choices(options.policies)
     references = _references(options)
     if options.model is not None:
@@ -91,11 +89,13 @@ def _parser() -> Arguments:
         default=Touch.TAIL.value,
         help="in mode prefix: a request's blocks are touched tail first (default), or one by one, head first",
     )
-    parser.add_argument("--limit", type=int, metavar="N", help="the first N requests only")
-    parser.add_argument("--block-size", type=int, metavar="N", help="for prompts given as text: tokens a block")
+    parser.add_argument("--limit", type=count, metavar="N", help="the first N requests only")
+    parser.add_argument("--block-size", type=count, metavar="N", help="for prompts given as text: tokens a block")
     parser.add_argument("--model", metavar="NAME", help="also the prefill FLOP that the hits save, and their bound")
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of policies that draw random numbers")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, metavar="N", help="processes; default: cores")
+    parser.add_argument("--seed", type=seed, default=0, metavar="N", help="of policies that draw random numbers")
+    parser.add_argument(
+        "--jobs", type=count, default=os.cpu_count() or 1, metavar="N", help="processes; default: cores"
+    )
     parser.add_argument("--no-bound", dest="bound", action="store_false", help="leave Belady's bound out")
     parser.add_argument("--json", action="store_true", help="every figure, with its unit in its key")
     parser.add_argument(
@@ -112,11 +112,6 @@ def _references(options: Namespace) -> BlockReferences:
         if options.limit is not None:
             trace = limit(trace, options.limit)
     return block_references(trace, options.block_size)
-
-
-def _require_positive(name: str, number: int | None) -> None:
-    if number is not None and number < 1:
-        raise InputError(f"{name} {number}: expected at least 1")
 
 
 def _numbers(text: str) -> list[int]:

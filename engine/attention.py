@@ -87,15 +87,12 @@ class HeadAttention:
 
     def _write(self, qkv: Tensor, step: StepContext, caches: Sequence[Tensor]) -> Tensor:
         """Caches the step's keys and values; returns its queries [num_tokens, num_heads, head_dim], rotated."""
-        angles, slots = step.angles_of(self._place), step.batch.groups[self._place.group].slot_mapping
-        if self._place.writes and self._weights.q_norm is None:
-            return self._kernels.rope_kv_write(qkv, *angles, *caches, slots)
-        query, key, value = self._split(qkv)
-        turned = rotate(torch.cat([query, key], dim=1), *angles)
-        query, key = turned.tensor_split((self._shape.num_heads,), dim=1)
-        if self._place.writes:
-            self._kernels.write_kv(key, value, *caches, slots)
-        return query
+        angles = step.angles_of(self._place)
+        if self._weights.q_norm is not None:
+            qkv = torch.cat(self._split(qkv), dim=1).flatten(1)
+        if not self._place.writes:
+            return rotate(qkv.unflatten(1, (-1, self._shape.head_dim)), *angles)
+        return self._kernels.rope_kv_write(qkv, *angles, *caches, step.batch.groups[self._place.group].slot_mapping)
 
     def _attend(self, query: Tensor, caches: Sequence[Tensor], step: StepContext) -> Tensor:
         kernels, scale = self._kernels, self._shape.scale

@@ -316,7 +316,8 @@ def test_the_page_holds_the_curves(tmp_path: Path, capsys: pytest.CaptureFixture
     page = tmp_path / "mrc.html"
     assert main(["mrc", "--policies", "lru,fifo", "--capacities", "100,1000", "--html", str(page)]) == 0
     text = page.read_text()
-    for words in ("Belady&#x27;s bound", "infinite cache", "Hits against capacity", '"name":"fifo"'):
+    marks = '"tickvals":[50,100,200,500,1000,2000]'
+    for words in ("Belady&#x27;s bound", "infinite cache", "Hits against capacity", '"name":"fifo"', marks):
         assert words in text
 
 

@@ -79,6 +79,15 @@ def layout_of(height: int) -> Figure:
     }
 
 
+def capacity_axis(block_tokens: int, least: float, most: float) -> Figure:
+    """A logarithmic axis of blocks, marked at powers of ten; within two of them, at twice and five times these, too."""
+    axis: Figure = {"title": {"text": f"capacity (blocks of {block_tokens} tokens)"}, "type": "log", "tickformat": "~s"}
+    if most >= 100 * least:
+        return axis | {"dtick": 1}
+    marks = [digit * 10**power for power in range(len(str(int(most))) + 1) for digit in (1, 2, 5)]
+    return axis | {"tickvals": [mark for mark in marks if least <= 2 * mark and mark <= 2 * most]}
+
+
 def panels(titles: Sequence[str], end_s: float) -> Figure:
     """A layout of panels under one another that share the time axis, the first on top."""
     layout = layout_of(500)

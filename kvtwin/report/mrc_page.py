@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from kvtwin.formatting import NOTHING, count_text, ratio_text
 from kvtwin.mrc_screen import headline, hit_ratios, remarks
-from kvtwin.report.figure import NEUTRAL, Chart, Figure, LegendEntry, layout_of, line
+from kvtwin.report.figure import NEUTRAL, Chart, Figure, LegendEntry, capacity_axis, layout_of, line
 from kvtwin.report.page import Section, Tile, chart_grid, render_page, tiles
 from kvtwin.report.report import write_page
 from kvtwin.report.verdict import Verdict
@@ -59,7 +59,15 @@ def _curves(found: Mapping[str, Any]) -> Chart:
         [f"{int(c):,}", *(ratio_text(by_capacity[int(c)]) for by_capacity in ratios.values()), bound]
         for c, bound in zip(capacities.tolist(), _bound_cells(found, len(capacities)), strict=True)
     ]
-    return Chart("mrc", "Hit ratio by block", data, _layout(found), legend, ("blocks", *ratios, "Belady"), rows)
+    return Chart(
+        "mrc",
+        "Hit ratio by block",
+        data,
+        _layout(found, capacities.tolist()),
+        legend,
+        ("blocks", *ratios, "Belady"),
+        rows,
+    )
 
 
 def _lru_line(found: Mapping[str, Any], capacities: Any) -> tuple[Any, Any]:
@@ -83,10 +91,9 @@ def _bound_cells(found: Mapping[str, Any], number: int) -> list[str]:
     return [ratio_text(row["hit_block_ratio"]) for row in found["bound"]] or [NOTHING] * number
 
 
-def _layout(found: Mapping[str, Any]) -> Figure:
+def _layout(found: Mapping[str, Any], capacities: Sequence[float]) -> Figure:
     layout = layout_of(480)
-    layout["xaxis"] |= {"title": {"text": f"capacity (blocks of {found['block_tokens']} tokens)"}, "type": "log"}
-    layout["xaxis"] |= {"dtick": 1, "tickformat": "~s"}
+    layout["xaxis"] |= capacity_axis(found["block_tokens"], capacities[0], capacities[-1])
     layout["yaxis"] |= {"title": {"text": "hit blocks over references"}, "tickformat": ".0%", "rangemode": "tozero"}
     if found["lru_knee"] is not None:
         knee = found["lru_knee"]["capacity_blocks"]

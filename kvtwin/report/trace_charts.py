@@ -9,7 +9,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvtwin.formatting import count_text, ratio_text, seconds_text
-from kvtwin.report.figure import MEASURED, NEUTRAL, SIMULATED, Chart, Figure, LegendEntry, layout_of, line, rounded
+from kvtwin.report.figure import (
+    MEASURED,
+    NEUTRAL,
+    SIMULATED,
+    Chart,
+    Figure,
+    LegendEntry,
+    capacity_axis,
+    layout_of,
+    line,
+    rounded,
+)
 from kvtwin.report.series import Drawn, cdf_points, drawn_note
 from traces.schema import Trace
 from traces.statistics import PS_PER_S
@@ -91,8 +102,7 @@ def lru_chart(sharing: Mapping[str, Any]) -> Chart:
     drawn["hovertemplate"] = "%{y:.1%} with %{x:,.0f} blocks<extra></extra>"
     limit = line("infinite", capacities[[0, -1]], np.array([ceiling, ceiling]), NEUTRAL, dash="dash")
     layout = layout_of(320)
-    layout["xaxis"] |= {"title": {"text": f"capacity (blocks of {sharing['block_tokens']} tokens)"}, "type": "log"}
-    layout["xaxis"] |= {"dtick": 1, "tickformat": "~s"}
+    layout["xaxis"] |= capacity_axis(sharing["block_tokens"], float(capacities[0]), float(capacities[-1]))
     layout["yaxis"] |= {"title": {"text": "hit blocks"}, "tickformat": ".0%", "rangemode": "tozero"}
     rows = [[f"{point['capacity_blocks']:,}", ratio_text(point["hit_block_ratio"])] for point in points]
     legend = [LegendEntry("LRU, exact", SIMULATED, (0,)), LegendEntry("infinite cache", NEUTRAL, (1,))]

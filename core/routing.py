@@ -43,6 +43,10 @@ class ReplicaView(Protocol):
         """What the request would find in its prefix cache now. Leaves no trace; O(blocks found)."""
         ...
 
+    def has_first_token(self, request: Request) -> bool:
+        """Whether a request that was routed here has its first token by now."""
+        ...
+
 
 class Replicas(list[ReplicaView]):
     """The replicas by number; and what is asked of all of them at once, which in a run costs much less than one by one.

@@ -29,7 +29,8 @@ class FleetByReplica:
     of requests that are not done are exact, and so is what a view shows once its replica has caught up.
 
     A policy that looks at more than views has every replica go on to all that is due before. Otherwise they wait for
-    what can be an end: no earlier than by so many steps, none of which is shorter than the cost model's least.
+    what can be an end: no earlier than by so many steps, none of which is shorter than the cost model's least; and
+    where nobody hears of ends, they wait until somebody asks.
 
     Cost beside that of the replicas: O(log replicas) for each time that something ends, is planned or comes in.
     """
@@ -52,7 +53,8 @@ class FleetByReplica:
             ReplicaByItself(number, scheduler, CostExecutor(cost), beams, clock, self._horizon, least_step_ps)
             for number, scheduler in enumerate(schedulers)
         ]
-        self._outstanding = Outstanding(len(schedulers), schedulers[0].tables.block_size)
+        block_size = schedulers[0].tables.block_size
+        self._outstanding = Outstanding(len(schedulers), block_size, self._settle_one, self._settle)
         self._views = LiveReplicas(self._replicas, schedulers, self._outstanding)
         self._any_scheduler = schedulers[0]  # they are alike
         for number, replica in enumerate(self._replicas):
@@ -66,21 +68,35 @@ class FleetByReplica:
 
     def run(self) -> int:
         """To the end; returns the time then, in picoseconds."""
-        turns, replicas = self._turns, self._replicas
+        ends_matter = self._policy_hears_of_ends or self._source.hears_of_ends
         self._look_for_input()
         while True:
-            while turns and turns[0][0] < self._next_ps:
-                turn_ps, number = heapq.heappop(turns)
-                replica = replicas[number]
-                if replica.turn_ps == turn_ps:
-                    replica.go_on()
-                    if replica.turn_ps < NEVER_PS:
-                        heapq.heappush(turns, (replica.turn_ps, number))
+            if ends_matter or self._next_ps == NEVER_PS:
+                self._settle()
             if self._ends:
                 self._tell_ends()
             if self._next_ps == NEVER_PS:
-                return max(clock.now for clock in (self._clock, *(replica.clock for replica in replicas)))
+                return max(clock.now for clock in (self._clock, *(replica.clock for replica in self._replicas)))
             self._hand_out(self._next_ps)
+
+    def _settle(self) -> None:
+        """Whoever is done before the next input (which is now, while it is handed out) is found to be."""
+        turns = self._turns
+        while turns and turns[0][0] < self._next_ps:
+            turn_ps, number = heapq.heappop(turns)
+            if self._replicas[number].turn_ps == turn_ps:
+                self._give_turn(number)
+
+    def _settle_one(self, number: int) -> None:
+        """As `_settle`, at one replica."""
+        if self._replicas[number].turn_ps < self._next_ps:
+            self._give_turn(number)
+
+    def _give_turn(self, number: int) -> None:
+        replica = self._replicas[number]
+        replica.go_on()
+        if replica.turn_ps < NEVER_PS:
+            heapq.heappush(self._turns, (replica.turn_ps, number))
 
     def _look_for_input(self) -> None:
         next_ps = self._source.next_ps()

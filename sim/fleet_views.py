@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from core.request import Request
 from core.scheduler import Scheduler
@@ -10,10 +10,21 @@ from sim.fleet_replica import FleetReplica
 
 
 class Outstanding:
-    """The requests that were routed to each replica and are not done, counted by the router."""
+    """The requests that were routed to each replica and are not done, counted by the router.
 
-    def __init__(self, num_replicas: int, block_size: int) -> None:
+    Before their number is told, `settle` counts the ends at a replica before now, and `settle_all` those at each.
+    """
+
+    def __init__(
+        self,
+        num_replicas: int,
+        block_size: int,
+        settle: Callable[[int], None] = lambda number: None,
+        settle_all: Callable[[], None] = lambda: None,
+    ) -> None:
         self._block_size = block_size
+        self.settle = settle
+        self.settle_all = settle_all
         self.num = [0] * num_replicas
         self.num_short = [0] * num_replicas  # those whose prompts do not fill a block
 
@@ -40,6 +51,7 @@ class LiveView:
 
     @property
     def num_outstanding(self) -> int:
+        self._outstanding.settle(self._number)
         return self._outstanding.num[self._number]
 
     @property
@@ -58,6 +70,10 @@ class LiveView:
     @property
     def num_referenced_at_least(self) -> int:
         return self._replica.num_referenced_at_least
+
+    def has_first_token(self, request: Request) -> bool:
+        self._replica.make_up()
+        return request.first_token_ps >= 0
 
     def num_cached_tokens(self, request: Request) -> int:
         replica = self._replica

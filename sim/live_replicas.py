@@ -19,11 +19,12 @@ class LiveReplicas(Replicas):
     ) -> None:
         overview = Overview(replicas, schedulers, outstanding)
         super().__init__(overview.views)
-        self._num_outstanding = outstanding.num
+        self._outstanding = outstanding
         self._overview = overview
 
     def num_outstanding(self) -> Sequence[int]:
-        return self._num_outstanding
+        self._outstanding.settle_all()
+        return self._outstanding.num
 
     def num_cached_tokens(self, request: Request) -> Sequence[int]:
         return self._overview.num_cached_tokens(request)

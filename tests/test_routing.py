@@ -74,13 +74,24 @@ class Patient(RoutingPolicy):
         self.told.append((self.env.now(), request.request_id, request.finish_ps, replica))
 
 
+class Indifferent(RoutingPolicy):
+    """Hears of no end, and asks one replica or nobody how many are there."""
+
+    looks_back = False
+
+    def route(self, request: Request, replicas: Replicas) -> int:
+        drawn = spread(request.request_id) % (2 * len(replicas))
+        num_there = replicas[drawn].num_outstanding if drawn < len(replicas) else 0
+        return spread(self.env.now(), num_there) % len(replicas)
+
+
 def _fewest(replicas: Replicas) -> list[int]:
     return Replicas.with_fewest_referenced_blocks(replicas)
 
 
 STATIC = [RoundRobin, Random, Hash]
 LOOKING = [LeastOutstanding, PowerOfTwo, LeastKVUse, SessionAffinity, PrefixAware, CacheAware]
-ROUTINGS = [*STATIC, *LOOKING, Curious, Curious, Patient, Patient]
+ROUTINGS = [*STATIC, *LOOKING, Curious, Patient, Patient, Indifferent]
 
 
 def fleet_of(workload: Workload, num_replicas: int, routing: type, spans: bool) -> list[Run]:
@@ -122,6 +133,9 @@ class View:
 
     def num_cached_tokens(self, request: Request) -> int:
         return self._num_cached_tokens
+
+    def has_first_token(self, request: Request) -> bool:
+        return request.first_token_ps >= 0
 
 
 def routed(policy: type, *views: View, request: Request | None = None, **parameters: Any) -> int:

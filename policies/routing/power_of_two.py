@@ -27,6 +27,5 @@ class PowerOfTwo(RoutingPolicy):
         self._draw = random.Random(f"{env.seed}/routing")
 
     def route(self, request: Request, replicas: Replicas) -> int:
-        loads = replicas.num_outstanding()
-        drawn = self._draw.sample(range(len(loads)), min(self._num_choices, len(loads)))
-        return min(drawn, key=loads.__getitem__)
+        drawn = self._draw.sample(range(len(replicas)), min(self._num_choices, len(replicas)))
+        return min(drawn, key=lambda number: replicas[number].num_outstanding)

@@ -25,6 +25,8 @@ class PrefixAware(RoutingPolicy):
     here exactly; there a block that two requests share counts once, here twice.
     """
 
+    looks_back = False
+
     def __init__(self, env: PolicyEnv, overlap_weight: float = 1.0, temperature: float = 0.0) -> None:
         super().__init__(env)
         for name, value in (("overlap_weight", overlap_weight), ("temperature", temperature)):
@@ -34,8 +36,9 @@ class PrefixAware(RoutingPolicy):
         self._temperature = temperature
         self._draw = random.Random(f"{env.seed}/routing")
         self._prefills: list[dict[Request, int]] = []  # by replica: tokens to compute, of who has no token yet
-        self._oldest: dict[int, Request] = {}  # replica -> the first of these
+        self._oldest: dict[int, Request] = {}  # replica -> the first of these, of which it is not known that it has one
         self._prefill_tokens = self._decode_blocks = np.zeros(0)  # sums, by replica
+        self._waits = np.zeros(0, dtype=bool)  # by replica, whether there is such a one
 
     def route(self, request: Request, replicas: Replicas) -> int:
         size, weight, num_prompt = self.env.block_size_tokens, self._overlap_weight, request.num_prompt_tokens
@@ -43,18 +46,28 @@ class PrefixAware(RoutingPolicy):
         if not self._prefills:
             self._prefills = [{} for _ in cached]
             self._prefill_tokens, self._decode_blocks = np.zeros(len(cached)), np.zeros(len(cached))
-        for number in [number for number, oldest in self._oldest.items() if oldest.first_token_ps >= 0]:
-            self._pass_over_computed(number)
-        tokens = self._prefill_tokens + num_prompt
-        if any(cached):
-            tokens -= cached
-        costs = weight * tokens / size + self._decode_blocks
+            self._waits = np.zeros(len(cached), dtype=bool)
+        to_compute = num_prompt - np.array(cached) if any(cached) else num_prompt
+        if self._temperature:
+            self._look_at([*self._oldest], replicas)
+        else:
+            most = (weight * (self._prefill_tokens + to_compute) / size + self._decode_blocks).min()
+            least = weight * to_compute / size + self._decode_blocks  # if all prompts there are computed
+            self._look_at((self._waits & (least <= most)).nonzero()[0].tolist(), replicas)
+        costs = weight * (self._prefill_tokens + to_compute) / size + self._decode_blocks
         chosen = int(costs.argmin()) if self._temperature == 0 else self._drawn(costs.tolist())
         self._prefills[chosen][request] = num_prompt - cached[chosen]
         self._oldest.setdefault(chosen, request)
+        self._waits[chosen] = True
         self._prefill_tokens[chosen] += num_prompt - cached[chosen]
         self._decode_blocks[chosen] += self._num_blocks(request)
         return chosen
+
+    def _look_at(self, numbers: list[int], replicas: Replicas) -> None:
+        """Only where it matters: whether a prompt is computed takes a look at the replica."""
+        for number in numbers:
+            if replicas[number].has_first_token(self._oldest[number]):
+                self._pass_over_computed(number)
 
     def _pass_over_computed(self, number: int) -> None:
         """The prompts before the first that still waits for its first token."""
@@ -66,6 +79,7 @@ class PrefixAware(RoutingPolicy):
                 return
             self._prefill_tokens[number] -= prefills.pop(oldest)
         del self._oldest[number]
+        self._waits[number] = False
 
     def _num_blocks(self, request: Request) -> int:
         return -(-request.num_prompt_tokens // self.env.block_size_tokens)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from array import array
 
 import numpy as np
+from numpy.typing import NDArray
 
 from core.batch_eviction import FEW, Ints, view_of
 from core.content import BlockKeys
@@ -148,7 +149,7 @@ class BatchIndex(IdIndex):
         self.contents[ids] = np.arange(first, last)
         self._oldest_of[first:last] = ids
         num_children = self._num_children_of[first:last]
-        self.num_orphans -= int(np.add.reduce(num_children))
+        self.num_orphans -= _sum(num_children)
         num_children[:-1] += 1
         self._add_child(self._before[first])
 
@@ -194,7 +195,7 @@ class BatchIndex(IdIndex):
         num_orphans_gone = np.count_nonzero(self._oldest_of[before] < 0)
         np.subtract.at(self._num_children_of, before, _ONE)
         self._oldest_of[numbers] = -1
-        self.num_orphans += int(np.add.reduce(self._num_children_of[numbers])) - int(num_orphans_gone)
+        self.num_orphans += _sum(self._num_children_of[numbers]) - int(num_orphans_gone)
 
     def remove(self, block_id: int) -> None:
         """This block loses what it holds, if that has a number."""
@@ -218,3 +219,8 @@ class BatchIndex(IdIndex):
         if not younger:
             del self._younger[number]
             self._has_younger[number] = False
+
+
+def _sum(counts: NDArray[np.int32]) -> int:
+    """In their own kind, for they are blocks of a pool: a wider one takes four times as long."""
+    return int(np.add.reduce(counts, dtype=np.int32))

@@ -97,53 +97,47 @@ class S3FIFOBatches(BatchEviction):
 
     def choose(self, num_blocks: int, incoming: Ints | None) -> array[int]:
         self._is_warming_up = False
-        victims, from_small = array("q"), array("q")  # of those from the small queue: their places among all
+        victims = array("q")
         small, main = self._small, self._main
         while len(victims) < num_blocks:
-            num_left, num_before = num_blocks - len(victims), len(victims)
-            is_small = small.length > 0 and (self._num_small >= self._small_share or not main.length)
-            if num_left <= FEW:
-                if is_small:
-                    self._pass_one_of_small(victims)
+            num_left = num_blocks - len(victims)
+            if small.length > 0 and (self._num_small >= self._small_share or not main.length):
+                if num_left <= FEW:
+                    self._pass_one_of_small(victims, incoming)
                 else:
-                    self._pass_one_of_main(victims)
+                    self._pass_small(num_left, victims, incoming)
+            elif num_left <= FEW:
+                self._pass_one_of_main(victims)
             else:
-                victims += self._pass_small(num_left) if is_small else self._pass_main(num_left)
-            if is_small and len(victims) > num_before:
-                from_small.extend(range(num_before, len(victims)))
-        if len(from_small) > FEW:
-            places = view_of(from_small)
-            numbers = self._contents_of[view_of(victims)[places]]
-            self._ghosts.add(numbers, None if incoming is None else incoming[places])
-        else:
-            for place in from_small:
-                coming = 0 if incoming is None else int(incoming[place])
-                self._ghosts.add_one(self._contents[victims[place]], coming)
+                victims += self._pass_main(num_left)
         return victims
 
-    def _pass_small(self, most: int) -> array[int]:
+    def _pass_small(self, most: int, victims: array[int], incoming: Ints | None) -> None:
         """As many of the small queue's oldest as leave before the main queue has its turn, and no more victims than
-        that. Returns the victims.
+        that.
         """
         ids = self._small.first(2 * most + _MORE_THAN_ENOUGH)
         marks = self._marks_of[ids]
-        is_promoted = self._is_promoted[marks]
+        is_promoted = self._is_promoted.take(marks)
         has_gone = is_promoted | ((marks & _IS_AWAKE) == 0)
         if self._num_small >= self._small_share:
             last_ones = has_gone.nonzero()[0][self._num_small - self._small_share :]
         else:  # nothing is in the main queue
             last_ones = is_promoted.nonzero()[0]
-        victims = (has_gone & ~is_promoted).nonzero()[0]
+        evicted = (has_gone & ~is_promoted).nonzero()[0]
         num_passed = int(last_ones[0]) + 1 if len(last_ones) else len(ids)
-        if len(victims) >= most:
-            num_passed = min(num_passed, int(victims[most - 1]) + 1)
-        victims = victims[: np.searchsorted(victims, num_passed)]
+        if len(evicted) >= most:
+            num_passed = min(num_passed, int(evicted[most - 1]) + 1)
+        evicted = ids[evicted[: evicted.searchsorted(num_passed)]]
         ids, marks, is_promoted = ids[:num_passed], marks[:num_passed], is_promoted[:num_passed]
         self._small.drop(num_passed)
         self._num_small -= int(np.count_nonzero(has_gone[:num_passed]))
-        self._marks_of[ids] = self._after_small[marks]
+        self._marks_of[ids] = self._after_small.take(marks)
         self._main.append(ids[is_promoted])
-        return array_of(ids[victims])
+        if len(evicted):
+            first, last = len(victims), len(victims) + len(evicted)
+            self._ghosts.add(self._contents_of[evicted], None if incoming is None else incoming[first:last])
+            victims += array_of(evicted)
 
     def _pass_main(self, most: int) -> array[int]:
         """As many of the main queue's oldest, up to the last of so many victims. Returns those."""
@@ -154,11 +148,11 @@ class S3FIFOBatches(BatchEviction):
             num_passed = int(victims[-1]) + 1
             ids, marks = ids[:num_passed], marks[:num_passed]
         self._main.drop(len(ids))
-        self._marks_of[ids] = self._after_main[marks]
-        self._main.append(ids[self._is_kept[marks]])
+        self._marks_of[ids] = self._after_main.take(marks)
+        self._main.append(ids[self._is_kept.take(marks)])
         return array_of(ids[victims])
 
-    def _pass_one_of_small(self, victims: array[int]) -> None:
+    def _pass_one_of_small(self, victims: array[int], incoming: Ints | None) -> None:
         block_id = self._small.pop()
         mark = self._marks[block_id]
         if mark & MOST_USES >= self._threshold:
@@ -169,6 +163,7 @@ class S3FIFOBatches(BatchEviction):
         self._marks[block_id] = mark & ~_IS_QUEUED
         if not mark & _IS_AWAKE:
             self._num_small -= 1
+            self._ghosts.add_one(self._contents[block_id], 0 if incoming is None else int(incoming[len(victims)]))
             victims.append(block_id)
 
     def _pass_one_of_main(self, victims: array[int]) -> None:

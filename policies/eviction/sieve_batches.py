@@ -75,7 +75,7 @@ class SieveBatches(BatchEviction):
             num_passed = int(victims[-1]) + 1
             ids, marks = ids[:num_passed], marks[:num_passed]
         self._ahead.drop(len(ids))
-        self._marks_of[ids] = self._after[marks]
+        self._marks_of[ids] = self._after.take(marks)
         self._passed.append(ids[marks == _SURVIVOR])
         return array_of(ids[victims])
 

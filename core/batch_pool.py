@@ -93,9 +93,8 @@ class BatchPool(IdPool):
         self._eviction.enter(ids)
         self._log.ids(Event.CACHE, request_id, ids)
 
-    def register_own(self, ids: array[int], request_ids: Sequence[int]) -> None:
+    def entered(self, ids: array[int]) -> None:
         self._eviction.enter(ids)
-        self._log.ids_of(Event.CACHE, request_ids, ids)
 
     def unregister(self, text: NumberedText, places: Sequence[int], table: array[int]) -> None:
         ids = array("q", [table[place] for place in places])

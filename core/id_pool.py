@@ -129,9 +129,8 @@ class IdPool(Pool):
     def register(self, text: NumberedText, first: int, ids: array[int], request_id: int) -> None:
         """Publishes the content of these blocks, referenced full ones, from place `first` of the text on."""
 
-    @abstractmethod
-    def register_own(self, ids: array[int], request_ids: Sequence[int]) -> None:
-        """Publishes a block of each of these requests, behind the `first_own` of its text."""
+    def entered(self, ids: array[int]) -> None:
+        """These blocks of decodes, referenced full ones, were published: what has a number is in the index."""
 
     @abstractmethod
     def unregister(self, text: NumberedText, places: Sequence[int], table: array[int]) -> None:

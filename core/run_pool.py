@@ -191,9 +191,6 @@ class RunPool(IdPool):
             self._index.insert(text, first, min(first + len(ids), text.num_shared), ids)
         self._log.ids(Event.CACHE, request_id, ids)
 
-    def register_own(self, ids: array[int], request_ids: Sequence[int]) -> None:
-        self._log.ids_of(Event.CACHE, request_ids, ids)
-
     def unregister(self, text: NumberedText, places: Sequence[int], table: array[int]) -> None:
         for place in places:
             if place < text.num_shared:

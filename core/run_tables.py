@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable
 
 from core.block_pool import BlockPool
 from core.block_tables import BlockTables
-from core.decision_log import DecisionLog
+from core.decision_log import DecisionLog, Event
 from core.id_pool import IdPool
 from core.interfaces import AllocationPolicy, EvictionPolicy
 from core.kv_group import KVGroup
@@ -110,32 +110,20 @@ class RunTables(BlockTables):
         sequence.num_registered = last
 
     def publish_filled(self, sequences: Collection[Sequence]) -> None:
-        pool, ids = self.ids, array("q")
-        owners: list[int] = []
-        for sequence in sequences:
-            place = sequence.num_registered
-            if place >= pool.first_own(self._text(sequence)):
-                table: array[int] = sequence.tables[0]
-                ids.append(table[place])
-                owners.append(sequence.request_id)
-                sequence.num_registered = place + 1
-                continue
-            if ids:
-                pool.register_own(ids, owners)
-                ids, owners = array("q"), []
-            self.publish(sequence, sequence.num_computed + 1)
-        if ids:
-            pool.register_own(ids, owners)
+        ids = array("q", [self.publish_next(sequence) for sequence in sequences])
+        self.ids.entered(ids)
+        self._log.ids_of(Event.CACHE, [sequence.request_id for sequence in sequences], ids)
 
     def publish_next(self, sequence: Sequence) -> int:
-        """As `publish`, of the first block of its table that is not in the prefix index: where the pool `draws_ahead`.
+        """Notes the first block of its table that is not in the prefix index there, where anybody may ask for it.
 
-        Returns its id, for the log.
+        Returns its id, for the pool, where it has to have `entered` it, and the log.
         """
         table: array[int] = sequence.tables[0]
         place = sequence.num_registered
-        if place < sequence.keys.num_shared:
-            self.ids.index.insert(self._text(sequence), place, place + 1, table[place : place + 1])
+        text = self._text(sequence)
+        if place < self.ids.first_own(text):
+            self.ids.index.insert(text, place, place + 1, table[place : place + 1])
         sequence.num_registered = place + 1
         return table[place]
 

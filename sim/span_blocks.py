@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from typing import Final
 
 from core.decision_log import EACH, NO_REQUEST, Event
@@ -28,7 +29,7 @@ class SpanBlocks:
         self._scheduler = scheduler
         self._tables = scheduler.tables
         tables = scheduler.tables
-        self._run_tables = tables if isinstance(tables, RunTables) and tables.ids.draws_ahead else None
+        self._run_tables = tables if isinstance(tables, RunTables) else None
         self._pool = scheduler.tables.pool
         self._batch = scheduler.running.batch
         self._log = scheduler.log
@@ -54,19 +55,24 @@ class SpanBlocks:
         self._log.step = self._scheduler.step + step
 
     def _take_together(self, tables: RunTables, begin: int, end: int) -> None:
-        """Nobody gives a block back meanwhile, so which ones come next does not depend on the step.
+        """Nobody gives a block back meanwhile, so which ones come next does not depend on the step; unless it does on
+        what is published until then: such a pool is asked step by step.
 
         One long function on purpose: a call costs as much as what is to be done for a block.
         """
         batch, pool, recorder, log = self._batch, tables.ids, self._recorder, self._log
         size, buckets, members, publishes = tables.block_size, batch.buckets, batch.members, tables.prefix_caching
-        drawn, num_ready = pool.draw(batch.num_starts(end - begin))
-        block_ids: list[int] = drawn.tolist()
-        num_taken = 0
+        draws_ahead = pool.draws_ahead
+        num_taken = num_ready = 0
+        drawn = array("q")
+        block_ids: list[int] = []
+        if draws_ahead:
+            drawn, num_ready = pool.draw(batch.num_starts(end - begin))
+            block_ids = drawn.tolist()
         heads, owners = log.heads, log.owners
         values: list[int] = []  # for the log, where more than the drawn blocks comes into it
         first_step, first_place = self._scheduler.step, recorder.num_steps_begun - begin
-        internal = recorder.step_internal_tokens
+        internal, orphans = recorder.step_internal_tokens, recorder.step_orphan_blocks
         referenced: list[int] = []
         # Of the steps with victims: their places, and the counts from there on.
         places: list[int] = []
@@ -76,7 +82,7 @@ class SpanBlocks:
         attribution = pool.attribution
         takings: list[int] = []
         unowned, eviction, now_ps = _NONE, 0, 0
-        if attribution is not None and attribution.awaits_owner:
+        if attribution is not None and (attribution.awaits_owner or not draws_ahead):
             unowned, eviction = attribution.unowned()
             unowned.reverse()
         are_few = len(members) * 4 < size  # in most steps nobody starts a block, or fills one: those are passed over
@@ -97,6 +103,13 @@ class SpanBlocks:
                 continue
             if crossing:
                 num_new = len(crossing)
+                if not draws_ahead:
+                    drawn, num_free = pool.draw(num_new)
+                    num_ready += num_free
+                    block_ids += drawn.tolist()
+                    if attribution is not None and num_free < num_new:
+                        unowned = drawn[num_free:].tolist()
+                        unowned.reverse()
                 pool.num_referenced += num_new
                 pool.num_available -= num_new
                 if publishes:
@@ -131,11 +144,16 @@ class SpanBlocks:
                     internal.note(first_place + step, tables.num_surplus_tokens)
             if filling:
                 heads += (first_step + step, _CACHE, EACH, len(filling))
+                num_before = len(values)
                 for sequence in filling.values():
                     values.append(tables.publish_next(sequence))
                     owners.append(sequence.request_id)
+                if not draws_ahead:
+                    pool.entered(array("q", values[num_before:]))
             if step:
                 referenced.append(pool.num_referenced)
+                if not draws_ahead and pool.num_orphans != orphans.last:
+                    orphans.note(first_place + step, pool.num_orphans)
             else:
                 recorder.on_step(pool, tables.num_surplus_tokens)
             step += 1

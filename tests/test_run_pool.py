@@ -133,7 +133,7 @@ TEXTS = st.lists(st.integers(1, 6), min_size=1, max_size=4).map(
 )
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=35, deadline=None, derandomize=True)
 @given(texts=st.lists(TEXTS, min_size=1, max_size=25), num_blocks=st.integers(4, 9))
 def test_requests_one_after_the_other_find_and_evict_what_the_block_pool_does(
     texts: list[list[int]], num_blocks: int

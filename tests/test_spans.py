@@ -78,7 +78,7 @@ def test_spans_and_single_steps_are_the_same_run(workload: Workload) -> None:
     assert_sound(spans)
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=110, deadline=None, derandomize=True)
 @given(workload=workloads(), eviction=st.sampled_from([LRU, LRU, Sieve, S3FIFO, GDSF]))
 def test_blocks_kept_by_ids_and_one_by_one_are_the_same_run(workload: Workload, eviction: type[EvictionPolicy]) -> None:
     """Single steps keep them one by one. What evictions cost, and whom, is the same, too."""

@@ -86,7 +86,8 @@ def test_rows_left_over_from_a_larger_batch_are_padding_again(decoder):
     assert same_memory(kv, expected_kv)
 
 
-def test_what_was_not_recorded_runs_as_before(decoder):
+def test_what_was_not_recorded_runs_as_before():
+    decoder = Decoder(ONE_LAYER, random_weights(ONE_LAYER, seed=3))
     kv, expected_kv = filled_memory(), filled_memory()
 
     def record(run):

@@ -174,6 +174,7 @@ class SpanBlocks:
         publishes, size, buckets = tables.prefix_caching, tables.block_size, batch.buckets
         referenced = recorder.step_referenced_blocks
         steps_to_next = batch.steps_to_next_edge if publishes else batch.steps_to_next_start
+        filling = _NOBODY
         step, clock = begin, batch.clock
         while step < end:
             crossing = buckets[clock % size]
@@ -190,10 +191,10 @@ class SpanBlocks:
                 tables.append_blocks(crossing.values())
             if publishes:
                 filling = buckets[(clock + 1) % size]
-                if filling:
-                    self._at_step(step, clock)
-                    tables.publish_filled(filling.values())
-            if step == 0 or crossing:
+            if filling:
+                self._at_step(step, clock)
+                tables.publish_filled(filling.values())
+            if step == 0 or crossing or filling:
                 recorder.on_step(pool, tables.num_surplus_tokens)
             else:
                 referenced.append(pool.num_referenced)

@@ -115,6 +115,14 @@ def test_an_eviction_can_let_the_head_in() -> None:
     assert run.decisions(Event.RESUME) == [(19, "RESUME", 3, 0)]
 
 
+def test_what_a_decode_fills_can_be_the_missing_parent_of_an_orphan() -> None:
+    """SIEVE evicts the root of the long text, of which the last request then says the first five tokens."""
+    trace = trace_of([0] * 3, [20, 1, 1], [1, 1, 5], segments=[[(0, 20)], [(100, 1)], [(0, 1)]])
+    trace = replace(trace, output_segments=Ragged.of_segments([[[20, 1]], [[101, 1]], [[1, 5]]]))
+    run = both(trace, Settings(4, block_size=5, max_num_seqs=1, eviction=Sieve))
+    assert run.step_arrays()["num_orphan_blocks"][-3:].tolist() == [1, 1, 0]
+
+
 def test_a_publication_can_let_the_head_in() -> None:
     """Ten blocks of 4. The head, 39 tokens, knows what the running request will say: each block that it fills is one
     less to compute. When its third is full, 7 are needed and 7 are free.

@@ -115,8 +115,8 @@ def with_waiting(plans: EvenPlans, requests: RequestLog, decides_ahead: bool) ->
     """
     num_before_last = np.maximum(plans.num_steps - 1 - int(decides_ahead), 0)
     last_decided_ps = plans.start_ps + plans.elapsed_ps(slice(None), num_before_last)
-    changes = np.zeros(len(plans), dtype=bool)
-    for change_ps in _changes_ps(requests):
+    changes, changes_ps = np.zeros(len(plans), dtype=bool), _changes_ps(requests)
+    for change_ps in changes_ps:
         plan = np.searchsorted(plans.decided_ps, change_ps) - 1
         changes[plan[(plan >= 0) & (change_ps <= last_decided_ps[plan])]] = True
     changes &= plans.num_steps > 1
@@ -124,12 +124,16 @@ def with_waiting(plans: EvenPlans, requests: RequestLog, decides_ahead: bool) ->
         row, place = expanded(plans.num_steps[changes])
         durations_ps = plans.first_ps[changes][row] + plans.growth_ps[changes][row] * place
         plans = plans.in_single_steps(changes, durations_ps, decides_ahead)
-    return plans, num_present(requests, plans.decided_ps) - plans.num_running
+    return plans, _num_present(changes_ps, plans.decided_ps) - plans.num_running
 
 
 def num_present(requests: RequestLog, at_ps: Ints) -> Ints:
     """Requests that had arrived and were not done at these times."""
-    num_arrived, num_done = (np.searchsorted(changes_ps, at_ps, "right") for changes_ps in _changes_ps(requests))
+    return _num_present(_changes_ps(requests), at_ps)
+
+
+def _num_present(changes_ps: tuple[Ints, Ints], at_ps: Ints) -> Ints:
+    num_arrived, num_done = (np.searchsorted(change_ps, at_ps, "right") for change_ps in changes_ps)
     return np.asarray(num_arrived - num_done)
 
 

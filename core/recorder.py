@@ -74,7 +74,7 @@ class Series:
     def at(self, places: Ints) -> Ints:
         """The count at each of these places, which ascend."""
         if not self._places:
-            return np.full(len(places), self.first, dtype=np.int64)
+            return np.broadcast_to(np.int64(self.first), len(places))
         bounds = np.searchsorted(places, self.places)
         return np.repeat(self._levels(), np.diff(bounds, prepend=0, append=len(places)))
 

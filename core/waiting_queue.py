@@ -62,10 +62,11 @@ class WaitingQueue:
     @property
     def head(self) -> Request:
         """The one of least key."""
-        heap = self._heap
-        while self.entries.get(heap[0][2]) != heap[0][1]:
-            heapq.heappop(heap)
-        return heap[0][2]
+        while True:
+            _, number, request = self._heap[0]
+            if self.entries.get(request) == number:
+                return request
+            heapq.heappop(self._heap)
 
     def first(self, num_requests: int) -> list[Request]:
         """So many of the waiting (or all), by key. O(num_requests log num_requests), and nothing moves."""

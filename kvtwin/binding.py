@@ -172,10 +172,10 @@ def find_class(target: str, group: str) -> Any:
 def instantiate_one(config: DictConfig, group: str, **extra: Any) -> Any:
     """Hydra's `instantiate`, its errors told in one line; the values of a data class are checked against its types."""
     cls = find_class(str(config.get("_target_")), group)
+    values = _plain_values(config)
     if holds_data := is_dataclass(cls):
-        _check_types(cls, config, group)
-    values = _plain_values(config) if holds_data and not extra else None
-    if values is None:
+        _check_types(cls, config if values is None else values, group)
+    if values is None or extra or not holds_data:
         return _instantiated(config, group, extra)
     try:
         return cls(**values)
@@ -217,16 +217,15 @@ def _is_plain(value: Any) -> bool:
     return value is None or isinstance(value, bool | int | float)
 
 
-def _check_types(cls: Any, config: DictConfig, group: str) -> None:
+def _check_types(cls: Any, values: Mapping[Any, Any], group: str) -> None:
     hints = _type_hints(cls)
-    for key in map(str, config):
+    for key in map(str, values):
         if key not in hints and not key.startswith("_"):
             raise InputError(no_such_key(f"{group}.{key}", [f"{group}.{name}" for name in hints]))
     for name, hint in hints.items():
         allowed = hint.__args__ if isinstance(hint, types.UnionType) else (hint,)
         plain = [each for each in allowed if each in (bool, int, float, str, types.NoneType)]
-        value = config.get(name)
-        if len(plain) < len(allowed) or name not in config or type(value) in plain:
+        if len(plain) < len(allowed) or name not in values or type(value := values.get(name)) in plain:
             continue
         if not (float in plain and type(value) is int):
             expected = " or ".join(each.__name__.replace("NoneType", "null") for each in plain)

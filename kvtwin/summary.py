@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Any
@@ -162,12 +162,12 @@ def versions() -> dict[str, str]:
     return found
 
 
+@cache
 def _version(package: str) -> str:
-    """As `importlib.metadata.version`, which reads the whole description as an e-mail first."""
+    """As `importlib.metadata.version`, which reads the whole description like an e-mail first. Asked once a process."""
     found = distribution(package)
-    lines = (found.read_text("METADATA") or "").splitlines()
-    told = [line.removeprefix("Version: ") for line in lines if line.startswith("Version: ")]
-    return told[0] if told else found.version
+    _, _, rest = (found.read_text("METADATA") or "").partition("\nVersion: ")
+    return rest.partition("\n")[0].strip() or found.version
 
 
 def _ignored(experiment: Experiment, replica: ReplicaRecords) -> list[str]:

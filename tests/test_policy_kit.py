@@ -110,6 +110,7 @@ def test_a_wrong_eviction_policy_is_named_with_its_block(policy, rule, what):
         (wrong.ByLot, "same inputs, same decisions", r"one run: step \d+: .*; the same again: step \d+"),
         (wrong.NoBudget, "the budget is positive", r"budget_tokens=0; expected a whole number of at least 1"),
         (wrong.ATuple, "answers what its kind answers", r"\(8, 0, True\); expected BatchRules"),
+        (wrong.NotFixed, "spans decide as single steps do", r"single steps: step \d+: \w+"),
         (
             wrong.Counting,
             "enough blocks for the tokens",

@@ -270,6 +270,16 @@ class ATuple(BatchPolicy):
         return 8, 0, True
 
 
+class NotFixed(BatchPolicy):
+    """Says that its rules never change, and halves its budget once anybody runs."""
+
+    def compose(self, view):
+        return BatchRules(16 if view.num_running else 32, 0, True)
+
+    def fixed_rules(self, view):
+        return self.compose(view)
+
+
 class Counting(AllocationPolicy):
     """A block too few for long texts."""
 

@@ -12,7 +12,7 @@ from kvtwin.conformance.shrinking import shortened
 from kvtwin.conformance.subject import Subject
 from kvtwin.conformance.workloads import Asked, Workload, random_workload, run_workload
 
-PROMISES = "What it promises by `next_change`, `is_prefix_closed` or `ignores_repetition` does not hold"
+PROMISES = "What it promises by `next_change`, `fixed_rules`, `is_prefix_closed` or `ignores_repetition` does not hold"
 SPANS = "spans decide as single steps do"
 
 

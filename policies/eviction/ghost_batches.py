@@ -41,7 +41,7 @@ class GhostBatches:
         """Which of these, by their places, are among them; they leave. None: none is."""
         if not self._length:
             return None
-        self._reach(int(numbers.max()))
+        self._reach(int(np.maximum.reduce(numbers)))
         picked: Ints = self._place_of[numbers].nonzero()[0]
         if not len(picked):
             return None
@@ -53,9 +53,9 @@ class GhostBatches:
         """One after the other: newest from now. `incoming`, for which each had to go, is about to leave: it neither
         counts nor falls out.
         """
-        self._reach(int(numbers.max()))
+        self._reach(int(np.maximum.reduce(numbers)))
         if incoming is not None:
-            self._reach(int(incoming.max()))
+            self._reach(int(np.maximum.reduce(incoming)))
         if not self._add_all(numbers, incoming):
             come = [_NOTHING] * len(numbers) if incoming is None else incoming.tolist()
             for number, coming in zip(numbers.tolist(), come, strict=True):

@@ -116,7 +116,7 @@ class S3FIFOBatches(BatchEviction):
         """As many of the small queue's oldest as leave before the main queue has its turn, and no more victims than
         that.
         """
-        ids = self._small.first(2 * most + _MORE_THAN_ENOUGH)
+        ids = self._small.first(most + most // 2 + _MORE_THAN_ENOUGH)
         marks = self._marks_of[ids]
         is_promoted = self._is_promoted.take(marks)
         has_gone = is_promoted | ((marks & _IS_AWAKE) == 0)
@@ -141,7 +141,7 @@ class S3FIFOBatches(BatchEviction):
 
     def _pass_main(self, most: int) -> array[int]:
         """As many of the main queue's oldest, up to the last of so many victims. Returns those."""
-        ids = self._main.first(2 * most + _MORE_THAN_ENOUGH)
+        ids = self._main.first(most + most // 2 + _MORE_THAN_ENOUGH)
         marks = self._marks_of[ids]
         victims = (marks & (MOST_USES | _IS_AWAKE) == 0).nonzero()[0][:most]
         if len(victims) == most:

@@ -68,7 +68,7 @@ class SieveBatches(BatchEviction):
 
     def _pass_many(self, most: int) -> array[int]:
         """The hand goes on, as far as to the last of so many victims. Returns those."""
-        ids = self._ahead.first(2 * most + _MORE_THAN_ENOUGH)
+        ids = self._ahead.first(most + most // 2 + _MORE_THAN_ENOUGH)
         marks = self._marks_of[ids]
         victims = (marks == _VICTIM).nonzero()[0][:most]
         if len(victims) == most:

@@ -19,7 +19,7 @@ demo: $(READY) ## one trace through simulator and real engine, compared; report.
 	$(BIN)/kvtwin validate +experiment=demo
 
 test: $(READY) ## run the tests
-	$(BIN)/python -m pytest -n auto --dist worksteal
+	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n auto --dist worksteal  # else each process compiles all anew
 
 check: $(READY) ## lint, formatting, types and import arrows
 	scripts/check

@@ -21,6 +21,7 @@ from core.block_tables import BlockTables
 from core.content import HashKeys
 from core.decision_log import Event
 from core.id_line import IdLine
+from core.interfaces import PolicyEnv
 from core.priority_order import PriorityOrder
 from core.run_tables import RunTables
 from policies.eviction.gdsf import GDSF
@@ -154,6 +155,22 @@ def test_a_preemption_policy_that_reads_tables_finds_blocks_in_them(eviction: An
     run = simulate(trace, Settings(16, block_size=2, preemption=CostBased, eviction=eviction))
     assert type(run.scheduler.tables) is BlockTables
     assert run.num_preemptions == 4
+
+
+def test_s3fifo_turns_to_the_main_queue_as_soon_as_anything_is_in_it() -> None:
+    """The small queue is short of its share: each block that moves on is the main queue's oldest, and goes at once."""
+    one_by_one = S3FIFO(PolicyEnv(lambda: 0, 100, 1), small_ratio=0.9)
+    batches = one_by_one.in_batches(np.arange(1, 101))
+    blocks = [Block(number, key=number) for number in range(40)]
+    one_by_one.on_insert(blocks)
+    one_by_one.on_release(blocks)
+    batches.enter(array("q", range(40)))
+    batches.rest(np.arange(40))
+    for _ in range(2):
+        one_by_one.on_hit(blocks[5:15:3], readmission=False)
+        batches.hit(np.arange(5, 15, 3))
+    assert [block.block_id for block in one_by_one.pop_victims([None] * 20)] == [*range(20)]
+    assert batches.choose(20, None).tolist() == [*range(20)]
 
 
 # ---- what they are made of --------------------------------------------------------------------------------------

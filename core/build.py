@@ -16,6 +16,7 @@ from core.contiguous import ContiguousTables
 from core.decision_log import DecisionLog
 from core.errors import InputError
 from core.foresight import Foresight
+from core.id_tables import IdTables
 from core.interfaces import (
     AdmissionPolicy,
     AllocationPolicy,
@@ -39,7 +40,6 @@ from core.radix_tables import RadixTables
 from core.radix_tree import RadixTree, SplitCreated
 from core.recorder import Recorder
 from core.run_pool import RunPool, keeps_order_of_release
-from core.run_tables import RunTables
 from core.scheduler import Policies, Scheduler, SchedulerConfig
 from core.swap import HostPool
 from core.whole_leaves import WholeLeaves
@@ -103,12 +103,12 @@ def build_scheduler(
     seed: int = 0,
     foresight: Foresight | None = None,
     attribution: bool = True,
-    by_runs: bool = False,
+    by_ids: bool = False,
 ) -> Scheduler:
     """One replica's control plane, the same for simulator and engine.
 
     `foresight`: where a policy knows the future. `attribution`: whether evictions are charged for what they cost;
-    models of several KV groups or with sliding windows go without. `by_runs`: the tables are read by nobody but the
+    models of several KV groups or with sliding windows go without. `by_ids`: the tables are read by nobody but the
     control plane, and no request has several samples; where the policies allow it, blocks are then kept as runs.
 
     Raises InputError for a pool that the KV groups cannot have.
@@ -132,7 +132,7 @@ def build_scheduler(
     if form is PrefixIndex.RADIX:
         config = _for_a_tree(config)
     make_tables = _maker_of_tables(allocation, form)
-    if by_runs and not policies.preemption.reads_tables and _suits_ids(config, pool, allocation, groups):
+    if by_ids and not policies.preemption.reads_tables and _suits_ids(config, pool, allocation, groups):
         make_tables = _maker_by_ids(eviction, prefix_caching, make_tables)
     max_unsettled_tokens = _max_unsettled_tokens(config, policies.batching)
     tables = make_tables(pool, eviction, allocation, log, groups, prefix_caching, max_unsettled_tokens)
@@ -154,7 +154,7 @@ def _max_unsettled_tokens(config: SchedulerConfig, batching: BatchPolicy) -> int
 def _suits_ids(
     config: SchedulerConfig, pool: PoolConfig, allocation: AllocationPolicy, groups: tuple[KVGroup, ...]
 ) -> bool:
-    """Whether `RunTables` decides as `BlockTables` would, under an eviction policy that has a form for it."""
+    """Whether `IdTables` decides as `BlockTables` would, under an eviction policy that has a form for it."""
     return (
         allocation.is_on_demand
         and not isinstance(allocation, LargePageAllocation)
@@ -195,7 +195,7 @@ def _batch_tables(
     if batches is None:
         return _hash_tables(pool, eviction, allocation, log, groups, prefix_caching, max_batch_tokens)
     ids = BatchPool(pool.num_blocks, batches, index, log, pool.first_block_id)
-    return RunTables(ids, eviction, allocation, groups, pool.block_size_tokens, log, prefix_caching, max_batch_tokens)
+    return IdTables(ids, eviction, allocation, groups, pool.block_size_tokens, log, prefix_caching, max_batch_tokens)
 
 
 def _run_tables(
@@ -206,11 +206,11 @@ def _run_tables(
     groups: tuple[KVGroup, ...],
     prefix_caching: bool,
     max_batch_tokens: int,
-) -> RunTables:
+) -> IdTables:
     assert isinstance(eviction, EvictionPolicy)
     assert pool.num_blocks is not None
     runs = RunPool(pool.num_blocks, log, pool.first_block_id)
-    return RunTables(runs, eviction, allocation, groups, pool.block_size_tokens, log, prefix_caching, max_batch_tokens)
+    return IdTables(runs, eviction, allocation, groups, pool.block_size_tokens, log, prefix_caching, max_batch_tokens)
 
 
 def _hash_tables(

@@ -84,15 +84,15 @@ class Experiment:
 
     def build(self, log: DecisionLog, replica: int = 0) -> Scheduler:
         """The control plane of one replica. Each draws other random numbers; the first those of a replica alone."""
-        return self._build(log, replica, by_runs=False)
+        return self._build(log, replica, by_ids=False)
 
     def build_for_simulation(self, log: DecisionLog, replica: int = 0) -> Scheduler:
         """As `build`, with the same decisions, where nobody looks into its block tables."""
         has_samples = self.trace.num_samples is not None or self.replay.num_samples is not None
-        by_runs = not (self.scheduler.single_steps or has_samples or self.replay.beam_width is not None)
-        return self._build(log, replica, by_runs)
+        by_ids = not (self.scheduler.single_steps or has_samples or self.replay.beam_width is not None)
+        return self._build(log, replica, by_ids)
 
-    def _build(self, log: DecisionLog, replica: int, by_runs: bool) -> Scheduler:
+    def _build(self, log: DecisionLog, replica: int, by_ids: bool) -> Scheduler:
         return build_scheduler(
             self.scheduler,
             self.pool,
@@ -104,7 +104,7 @@ class Experiment:
             self.seed + replica * _SEEDS_APART,
             self._foresight(),
             self.config.get("attribution", True),
-            by_runs,
+            by_ids,
         )
 
     def _foresight(self) -> Foresight | None:

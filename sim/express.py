@@ -13,11 +13,11 @@ from collections.abc import Callable
 from enum import Enum
 
 from core.block_tables import BlockTables
+from core.id_tables import IdTables
 from core.interfaces import BatchRules, Policy
 from core.plan import Chunk, StepPlan
 from core.publication import AtSchedule, Publication
 from core.request import Request
-from core.run_tables import RunTables
 from core.scheduler import Scheduler
 from core.source import RequestSource
 from core.units import NEVER_PS
@@ -41,7 +41,7 @@ def suits(scheduler: Scheduler, cost: CostModel) -> bool:
     policies, tables = scheduler.policies, scheduler.tables
     return (
         type(scheduler) is Scheduler
-        and type(tables) in (BlockTables, RunTables)
+        and type(tables) in (BlockTables, IdTables)
         and type(scheduler.publication) in (Publication, AtSchedule)
         and tables.is_on_demand
         and not tables.is_windowed

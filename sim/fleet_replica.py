@@ -10,8 +10,8 @@ from simpy.events import NORMAL, URGENT, EventPriority
 
 from core.block_tables import BlockTables
 from core.durations import total_ps
+from core.id_tables import IdTables
 from core.request import Request
-from core.run_tables import RunTables
 from core.scheduler import Scheduler
 from core.source import Input, InputKind
 from core.units import NEVER_PS
@@ -77,7 +77,7 @@ class FleetReplica(Replica):
         self._number = number
         self._is_due = False  # to plan within this instant
         tables = self._tables = scheduler.tables
-        self._beginnings_are_known = type(tables) in (BlockTables, RunTables) and tables.num_groups == 1
+        self._beginnings_are_known = type(tables) in (BlockTables, IdTables) and tables.num_groups == 1
         self.is_planning = False
         if self._express is not None:
             self._express = Express(scheduler, executor.cost, self._just_now, self._tell)

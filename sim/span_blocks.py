@@ -6,9 +6,9 @@ from array import array
 from typing import Final
 
 from core.decision_log import EACH, NO_REQUEST, Event
+from core.id_tables import IdTables
 from core.progression import even_total_ps
 from core.request import Sequence
-from core.run_tables import RunTables
 from core.scheduler import Scheduler
 
 _NOBODY: Final[dict[int, Sequence]] = {}
@@ -27,10 +27,9 @@ class SpanBlocks:
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
-        self._tables = scheduler.tables
-        tables = scheduler.tables
-        self._run_tables = tables if isinstance(tables, RunTables) else None
-        self._pool = scheduler.tables.pool
+        self._tables = tables = scheduler.tables
+        self._id_tables = tables if isinstance(tables, IdTables) else None
+        self._pool = tables.pool
         self._batch = scheduler.running.batch
         self._log = scheduler.log
         self._recorder = scheduler.recorder
@@ -40,10 +39,10 @@ class SpanBlocks:
     def take(self, begin: int, end: int) -> None:
         """For the span's steps from `begin` up to, not including, `end`. There are enough."""
         next_clock = self._batch.clock + end - begin
-        if self._run_tables is None:
+        if self._id_tables is None:
             self._take_step_by_step(begin, end)
         else:
-            self._take_together(self._run_tables, begin, end)
+            self._take_together(self._id_tables, begin, end)
         self._log.have_grown()
         self._at_step(end - 1, next_clock - 1)
         self._batch.clock = next_clock
@@ -54,7 +53,7 @@ class SpanBlocks:
         self._scheduler.now_ps = self.now_ps + even_total_ps(self.first_ps, self.growth_ps, step)
         self._log.step = self._scheduler.step + step
 
-    def _take_together(self, tables: RunTables, begin: int, end: int) -> None:
+    def _take_together(self, tables: IdTables, begin: int, end: int) -> None:
         """Nobody gives a block back meanwhile, so which ones come next does not depend on the step; unless it does on
         what is published until then: such a pool is asked step by step.
 

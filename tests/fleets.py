@@ -27,9 +27,7 @@ def simulate_fleet(
     one_clock: bool = False,
 ) -> list[Run]:
     """Replays the trace to its end; a run for each replica. `one_clock`: even where each could go on by itself."""
-    schedulers = [
-        scheduler_of(replace(settings, seed=number), by_runs=settings.spans) for number in range(num_replicas)
-    ]
+    schedulers = [scheduler_of(replace(settings, seed=number), by_ids=settings.spans) for number in range(num_replicas)]
     source = TraceSource(trace, ReplayConfig(settings.block_size, arrivals, concurrency))
     source.follows_at_once |= one_clock
 

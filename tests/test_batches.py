@@ -21,9 +21,9 @@ from core.block_tables import BlockTables
 from core.content import HashKeys
 from core.decision_log import Event
 from core.id_line import IdLine
+from core.id_tables import IdTables
 from core.interfaces import PolicyEnv
 from core.priority_order import PriorityOrder
-from core.run_tables import RunTables
 from policies.eviction.gdsf import GDSF
 from policies.eviction.ghost_batches import GhostBatches
 from policies.eviction.lru import LRU
@@ -113,9 +113,9 @@ def test_every_block_is_accounted_for_in_every_step(policy: str) -> None:
     """Few of four requests at a time fit the pool: they share beginnings, give way, and come back to their own text."""
     chosen = Settings(48, block_size=1, eviction=POLICIES[policy], full_prompt=False, budget=30)
     logs = []
-    for by_runs in (True, False):
+    for by_ids in (True, False):
         bench = Bench(chosen)
-        bench.scheduler = scheduler_of(chosen, by_runs=by_runs)
+        bench.scheduler = scheduler_of(chosen, by_ids=by_ids)
         for row, num_shared in enumerate([20, 12, 20, 5]):
             text = [*range(num_shared), *range(row * 100 + 100, row * 100 + 110)]
             bench.add(len(text), 15, HashKeys(row, text, 1, 1, len(text)))
@@ -140,12 +140,12 @@ def test_a_subclass_and_other_parameters_are_asked_block_by_block() -> None:
         (GDSF, True),
         (partial(GDSF, cost="recompute"), False),
     ]:
-        tables = scheduler_of(Settings(10, eviction=eviction), by_runs=True).tables  # type: ignore[arg-type]
-        assert isinstance(tables, RunTables) == is_by_ids
+        tables = scheduler_of(Settings(10, eviction=eviction), by_ids=True).tables  # type: ignore[arg-type]
+        assert isinstance(tables, IdTables) == is_by_ids
 
 
 def test_without_caching_no_policy_is_asked() -> None:
-    assert isinstance(scheduler_of(Settings(10, eviction=AlmostSieve, caching=False), by_runs=True).tables, RunTables)
+    assert isinstance(scheduler_of(Settings(10, eviction=AlmostSieve, caching=False), by_ids=True).tables, IdTables)
 
 
 @pytest.mark.parametrize("eviction", [LRU, Sieve])

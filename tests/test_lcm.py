@@ -297,7 +297,7 @@ def test_any_crowd_gets_done(workload: Workload) -> None:
 
 
 def test_small_pages_are_not_kept_as_runs() -> None:
-    assert isinstance(scheduler_of(pages(4, KVGroup(2), caching=True), by_runs=True).tables, LcmTables)
+    assert isinstance(scheduler_of(pages(4, KVGroup(2), caching=True), by_ids=True).tables, LcmTables)
 
 
 @settings(max_examples=10, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])

@@ -12,11 +12,11 @@ from world import Settings, scheduler_of
 from core.block_pool import BlockPool, OutOfBlocksError
 from core.content import HashKeys
 from core.decision_log import DecisionLog, Event
+from core.id_tables import IdTables
 from core.interfaces import Block, PolicyEnv
 from core.numbered_text import NumberedText
 from core.prefix_index import HashIndex
 from core.run_pool import RunPool
-from core.run_tables import RunTables
 from policies.eviction.lru import LRU
 
 
@@ -124,8 +124,8 @@ class MostRecentlyUsed(LRU):
 
 def test_a_subclass_keeps_its_own_order() -> None:
     usual, other = Settings(10), Settings(10, eviction=MostRecentlyUsed)
-    assert isinstance(scheduler_of(usual, by_runs=True).tables, RunTables)
-    assert not isinstance(scheduler_of(other, by_runs=True).tables, RunTables)
+    assert isinstance(scheduler_of(usual, by_ids=True).tables, IdTables)
+    assert not isinstance(scheduler_of(other, by_ids=True).tables, IdTables)
 
 
 TEXTS = st.lists(st.integers(1, 6), min_size=1, max_size=4).map(

@@ -14,9 +14,9 @@ from workloads import Workload, workloads
 from world import Run, Settings, check_integrity, simulate, trace_of
 
 from core.decision_log import Event, first_difference
+from core.id_tables import IdTables
 from core.interfaces import EvictionPolicy
 from core.request import Outcome
-from core.run_tables import RunTables
 from core.units import PS_PER_S
 from policies.batching import Orca
 from policies.eviction.fifo import FIFO
@@ -88,7 +88,7 @@ def test_blocks_kept_by_ids_and_one_by_one_are_the_same_run(workload: Workload, 
     usual = replace(usual, publication="schedule", leaf_first=False)
     workload = replace(workload, settings=usual, trace=replace(workload.trace, num_samples=None))
     runs, blocks = run_of(workload, spans=True), run_of(workload, spans=False)
-    assert isinstance(runs.scheduler.tables, RunTables)
+    assert isinstance(runs.scheduler.tables, IdTables)
     assert_equal(runs, blocks)
     assert_sound(runs)
     ours, theirs = (run.scheduler.tables.pool.attribution for run in (runs, blocks))

@@ -105,8 +105,8 @@ def recorder_of(scheduler: Scheduler) -> KeepingRecorder:
     return recorder
 
 
-def scheduler_of(settings: Settings, condenser: Condenser | None = None, by_runs: bool = False) -> Scheduler:
-    """A fresh control plane. `by_runs`: as the simulator's, of requests with one sample each."""
+def scheduler_of(settings: Settings, condenser: Condenser | None = None, by_ids: bool = False) -> Scheduler:
+    """A fresh control plane. `by_ids`: as the simulator's, of requests with one sample each."""
     victim = settings.preemption or partial(LowestPriority if settings.priority else LastArrived, mode=settings.mode)
     reservation = partial(Reservation, full_prompt=settings.full_prompt, watermark=settings.watermark)
     factories = PolicyFactories(
@@ -148,7 +148,7 @@ def scheduler_of(settings: Settings, condenser: Condenser | None = None, by_runs
         settings.groups,
         settings.seed,
         attribution=settings.attribution,
-        by_runs=by_runs,
+        by_ids=by_ids,
     )
 
 
@@ -245,7 +245,7 @@ def simulate(
     condenser: Condenser | None = None,
 ) -> Run:
     """Replays the trace to its end in the simulator."""
-    scheduler = scheduler_of(settings, condenser, by_runs=settings.spans and trace.num_samples is None)
+    scheduler = scheduler_of(settings, condenser, by_ids=settings.spans and trace.num_samples is None)
     source = TraceSource(trace, ReplayConfig(settings.block_size, arrivals, concurrency))
     run_simulation(source, scheduler, cost)
     return Run(scheduler, trace.num_requests)

@@ -19,7 +19,7 @@ from core.request import BlockTable, Request, Sequence
 from core.swap import HostPool
 
 
-class RunTables(BlockTables):
+class IdTables(BlockTables):
     """As `BlockTables`, of one KV group with full attention and requests of one sample each, without swapping.
 
     A table is an array of block ids. The blocks among its first `num_registered` are those with content.

@@ -12,6 +12,7 @@ from world import Bench, Settings, check_integrity, scheduler_of, simulate, trac
 
 from core.content import TokenKeys
 from core.decision_log import Event
+from core.errors import InputError
 from core.interfaces import (
     Admission,
     AdmissionPolicy,
@@ -243,6 +244,15 @@ def test_whom_the_admission_policy_rejects_makes_way_for_the_next(spans: bool) -
     outcomes = [request.outcome.value for request in run.requests()]
     assert outcomes == ["finished", "rejected"] * 3
     assert [request.finish_ps // PS_PER_S for request in run.requests()] == [3, 0, 4, 3, 7, 4]
+
+
+class SaysItTurnsNobodyAway(TurnsAway):
+    rejects = False
+
+
+def test_an_admission_policy_is_held_to_what_it_says_about_rejecting() -> None:
+    with pytest.raises(InputError, match="SaysItTurnsNobodyAway answered REJECT, but says that it never rejects"):
+        simulate(trace_of([0] * 2, [4] * 2, [3] * 2), Settings(100, admission=SaysItTurnsNobodyAway))
 
 
 # ---- preemption within a step -----------------------------------------------------------------------------------

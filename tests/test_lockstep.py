@@ -172,8 +172,6 @@ class InPairs(AdmissionPolicy):
 class ShortPrompts(AdmissionPolicy):
     """Whoever asks too much is sent away, but only when its turn comes."""
 
-    rejects = True
-
     def admit(self, request, num_new_blocks, view):
         return Admission.REJECT if request.num_prompt_tokens > 20 else Admission.ADMIT
 

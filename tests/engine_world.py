@@ -12,7 +12,6 @@ import numpy as np
 import torch
 from world import Settings, check_integrity, scheduler_of
 
-from core.admission import Admissions
 from core.decision_log import Event, first_difference
 from core.inputs_log import InputsLog, RecordedInputs
 from core.interfaces import AdmissionPolicy
@@ -95,7 +94,7 @@ class EngineSetup:
         if self.admission is not None:
             admission = self.admission(scheduler.policies.admission.env)
             scheduler.policies = replace(scheduler.policies, admission=admission)
-            scheduler.admissions = Admissions(scheduler, scheduler._reject)
+            scheduler.admissions._policy = admission
         return scheduler
 
     def source(self, trace: Trace, num_output_tokens: dict[int, int] | None = None) -> TraceSource:

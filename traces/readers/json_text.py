@@ -9,6 +9,7 @@ from typing import Any
 
 _SMALL = 1 << 21  # characters; what they can cost at most (some 60 MiB) is let pass
 _MAX_BYTES_PER_CHARACTER = 9
+_DECODER = json.JSONDecoder(parse_float=Decimal)  # `json.loads` would make one for each text
 _STRING = re.compile(r'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)  # possessive: in proportion to the text, whatever is in it
 # What CPython takes for a value, by a mark that it has in the text; a key is shared by all objects that have it.
 _BYTES_EACH = {
@@ -35,7 +36,8 @@ def parse_json(text: str) -> Any:
         cost_bytes = _cost_bytes(text)
         if cost_bytes > _MAX_BYTES_PER_CHARACTER * len(text):
             raise ValueError(f"{len(text):,} characters of JSON would take {cost_bytes:,} bytes of memory")
-    return json.loads(text, parse_float=Decimal)
+    value: Any = _DECODER.decode(text)
+    return value
 
 
 def _cost_bytes(text: str) -> int:

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from core.errors import InputError
+from kvtwin.formatting import counted
 from sim.cost_model import StepWork
 from sim.linear_cost import LinearCost
 
@@ -60,7 +61,8 @@ def check_enough_steps(num_steps: int) -> None:
     """Raises InputError when so few steps cannot tell the coefficients apart."""
     if num_steps < MIN_STEPS:
         raise InputError(
-            f"calibration sees {num_steps} steps; expected at least {MIN_STEPS}: raise its trace's limit or lengths"
+            f"calibration sees {counted(num_steps, 'step')}; expected at least {MIN_STEPS}: "
+            "raise its trace's limit or lengths"
         )
 
 

@@ -72,7 +72,7 @@ class Swapping:
     def _swapped(block: Block | None, host_ids: dict[Block, int]) -> SwappedBlock | None:
         return None if block is None else SwappedBlock(host_ids.get(block), block.key)
 
-    def _with_kv(self, sequence: Sequence, table: list[Block]) -> list[Block]:
+    def _with_kv(self, sequence: Sequence, table: list[Block | None]) -> list[Block | None]:
         return table[: -(-sequence.num_computed // self._block_size)]
 
     def find(self, request: Request) -> Restoration:

@@ -9,6 +9,7 @@ from command import Kvtwin, in_folder
 from world import Settings, scheduler_of, trace_of
 
 import kvtwin
+from core.content import PrivateKeys
 from core.errors import InputError
 from core.foresight import Foresight
 from core.interfaces import PolicyEnv
@@ -60,7 +61,7 @@ def test_a_request_that_ended_before_it_began_is_no_future() -> None:
     scheduler.foresight.expect(0, "a")
     scheduler.foresight.expect(1, "a")
     assert scheduler.foresight.next_use("a") == 0
-    scheduler.add(Request(0, 0, 4_000, 1, keys=None), 0)  # type: ignore[arg-type]  # too long: rejected at once
+    scheduler.add(Request(0, 0, 4_000, 1, PrivateKeys(0)), 0)  # too long: rejected at once
     assert scheduler.foresight.next_use("a") == 1
 
 

@@ -22,6 +22,8 @@ PROMPTS = trace_of([0, 1, 2], [40, 40, 24], [8, 8, 8], segments=[[(0, 40)], [(0,
 @pytest.fixture
 def made(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The block size of every chain that is made."""
+    if not str(key_book.__file__).endswith(".py"):
+        pytest.skip("machine code calls the function that it was compiled with")
     sizes: list[int] = []
     make = key_book.key_chain
 

@@ -134,13 +134,14 @@ class AlmostSieve(Sieve):
 
 
 def test_a_subclass_and_other_parameters_are_asked_block_by_block() -> None:
-    for eviction, is_by_ids in [
+    cases: list[tuple[Any, bool]] = [
         (Sieve, True),
         (AlmostSieve, False),
         (GDSF, True),
         (partial(GDSF, cost="recompute"), False),
-    ]:
-        tables = scheduler_of(Settings(10, eviction=eviction), by_ids=True).tables  # type: ignore[arg-type]
+    ]
+    for eviction, is_by_ids in cases:
+        tables = scheduler_of(Settings(10, eviction=eviction), by_ids=True).tables
         assert isinstance(tables, IdTables) == is_by_ids
 
 

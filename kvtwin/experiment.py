@@ -24,6 +24,7 @@ from core.scheduler import Scheduler, SchedulerConfig
 from kvtwin.binding import PolicyFactory, bind_policy, checked_policy, instantiate_one, policy_bases
 from kvtwin.foreseeing import foresight_of, is_clairvoyant
 from kvtwin.pool_layout import pool_layout
+from kvtwin.rare_collection import rare_collection
 from kvtwin.tokenizing import read_with_tokenizer
 from traces.replay import Arrivals, Names, ReplayConfig, TraceSource
 from traces.samples import sample_path
@@ -219,6 +220,7 @@ def _limit(value: int | str, default: int | None) -> int | None:
     return default if value == "auto" else None
 
 
+@rare_collection()  # a trace is large, and nothing in it goes in circles
 def load_trace(config: DictConfig) -> Trace:
     """The configured trace as it lies in its file, or as its recipe makes it: another one for every `seed`."""
     source = config.trace

@@ -13,7 +13,9 @@ def chained(hash_ids: Ragged) -> Ragged:
     Ids that do so already (they form a tree) come back untouched. Others name contents, wherever these stand; they are
     numbered anew, depth by depth: O(n log n) for n ids. No row may be empty.
     """
-    _, ids, before = _ids_and_those_before(hash_ids)
+    ids = _small_ids(hash_ids.values)
+    before = np.concatenate(([-1], ids[:-1]))  # in its row; -1: nothing
+    before[hash_ids.offsets[:-1]] = -1
     before_first = np.empty(int(ids.max(initial=-1)) + 1, dtype=np.int64)
     before_first[ids[::-1]] = before[::-1]  # the first place of an id is written last
     if bool((before == before_first[ids]).all()):
@@ -21,12 +23,11 @@ def chained(hash_ids: Ragged) -> Ragged:
     return Ragged(_numbered_by_prefix(hash_ids, ids), hash_ids.offsets)
 
 
-def _ids_and_those_before(hash_ids: Ragged) -> tuple[IntArray, IntArray, IntArray]:
-    """The distinct ids; for every entry its index among them, and that of the entry before it in its row (-1: none)."""
-    distinct, ids = np.unique(hash_ids.values, return_inverse=True)
-    before = np.concatenate(([-1], ids[:-1]))
-    before[hash_ids.offsets[:-1]] = -1
-    return distinct, ids, before
+def _small_ids(ids: IntArray) -> IntArray:
+    """Numbers in the order of the ids, from 0 on and below four times as many as there are: tables are made of them."""
+    if len(ids) and int(ids.min()) >= 0 and int(ids.max()) < 4 * len(ids):
+        return ids  # as files number blocks that come up one after the other
+    return np.unique(ids, return_inverse=True)[1]
 
 
 def _numbered_by_prefix(hash_ids: Ragged, ids: IntArray) -> IntArray:

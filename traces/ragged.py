@@ -35,6 +35,12 @@ class Ragged:
         return cls(np.concatenate(rows) if rows else np.zeros(0, dtype=np.int64), _offsets(rows))
 
     @classmethod
+    def joined(cls, parts: Sequence[Ragged]) -> Ragged:
+        """The rows of all parts, of which there is one at least."""
+        values = np.concatenate([part.values for part in parts])
+        return cls(values, np.cumsum(np.concatenate([[0], *(part.row_lengths for part in parts)])))
+
+    @classmethod
     def of_segments(cls, rows: Sequence[Sequence[Sequence[int]]]) -> Ragged:
         """Rows of (start_token, num_tokens) pairs."""
         return cls(np.array(list(chain.from_iterable(rows)), dtype=np.int64).reshape(-1, 2), _offsets(rows))

@@ -28,7 +28,7 @@ from traces.readers.documents import json_document, list_under, names
 from traces.readers.fields import MAX_TOKENS, whole_number
 from traces.readers.source import Head, Source
 from traces.readers.unpacking import PACKED_SUFFIXES
-from traces.schema import Trace
+from traces.schema import Ragged, Trace
 
 NAME = "agentic"
 DESCRIPTION = "JSON with block_size and requests (t, in, out, hash_ids), one session a file, or a folder of such files"
@@ -97,7 +97,7 @@ def _trace(name: str, requests: Sequence[Request], block_tokens: int, sha256: st
         num_prompt_tokens=np.array([request.num_prompt_tokens for request in requests], dtype=np.int64),
         num_output_tokens=np.array([request.num_output_tokens for request in requests], dtype=np.int64),
         hash_block_tokens=block_tokens,
-        hash_ids=hash_column([request.block_ids for request in requests]),
+        hash_ids=hash_column(Ragged.of_arrays([request.block_ids for request in requests])),
         session_id=np.array([request.session for request in requests], dtype=np.int64),
         sha256=sha256,
         num_dropped=bad_rows.num_dropped(),

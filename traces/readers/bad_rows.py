@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from decimal import Decimal
 from reprlib import Repr
 from typing import Protocol, TypeVar
@@ -12,6 +12,7 @@ from core.errors import InputError
 from traces.readers.source import Source
 
 Row = TypeVar("Row")
+Unparsed = TypeVar("Unparsed")
 
 
 class BadRow(Exception):
@@ -82,13 +83,21 @@ def parse_rows(
     source: Source, lines: Iterator[tuple[int, str]], parse: Callable[[str], Row], bad_rows: BadRows
 ) -> list[tuple[int, Row]]:
     """(line number, parsed row) of every good line; raises InputError if none is left."""
+    rows = good_rows(source, lines, parse, bad_rows)
+    require_rows(source, len(rows), bad_rows)
+    return rows
+
+
+def good_rows(
+    source: Source, numbered: Iterable[tuple[int, Unparsed]], parse: Callable[[Unparsed], Row], bad_rows: BadRows
+) -> list[tuple[int, Row]]:
+    """(line number, parsed row) of what `parse` takes, text or values of a line."""
     rows = []
-    for line_number, line in lines:
+    for line_number, unparsed in numbered:
         try:
-            rows.append((line_number, parse(line)))
+            rows.append((line_number, parse(unparsed)))
         except BadRow as bad:
             bad_rows.handle(source, line_number, bad)
-    require_rows(source, len(rows), bad_rows)
     return rows
 
 

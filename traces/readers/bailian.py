@@ -19,7 +19,7 @@ from traces.readers.block_ids import NewIds, hash_column, whole_block_ids
 from traces.readers.chains import Link, link_columns
 from traces.readers.fields import PS_PER_S, json_object, num_tokens, required, time_ps, whole_number
 from traces.readers.source import Head, Source
-from traces.schema import IntArray, Trace
+from traces.schema import IntArray, Ragged, Trace
 
 NAME = "bailian"
 DESCRIPTION = (
@@ -46,7 +46,7 @@ def read(source: Source, bad_rows: BadRows, *, hash_block_tokens: int | None = N
         num_prompt_tokens=np.array([row.num_prompt_tokens for row in rows], dtype=np.int64),
         num_output_tokens=np.array([row.num_output_tokens for row in rows], dtype=np.int64),
         hash_block_tokens=hash_block_tokens or HASH_BLOCK_TOKENS,
-        hash_ids=hash_column([row.block_ids for row in rows]),
+        hash_ids=hash_column(Ragged.of_arrays([row.block_ids for row in rows])),
         session_id=_session_ids(rows, links),
         category=_categories(rows, category_names),
         category_names=category_names,

@@ -6,9 +6,11 @@ from collections.abc import Hashable, Sequence
 
 import numpy as np
 
+from core.errors import InputError
 from traces.chaining import chained
 from traces.readers.bad_rows import BadRow
 from traces.readers.fields import named_ids
+from traces.readers.source import Source
 from traces.schema import IntArray, Ragged
 
 MAX_NEW_BLOCKS = 1 << 20  # of one prompt: 16 M tokens in blocks of 16. A row of more is a typing mistake
@@ -50,6 +52,24 @@ class NewIds:
             raise BadRow("bad_value", key, num_prompt_tokens, expected)
         return np.concatenate((np.asarray(ids, dtype=np.int64), self.take(num_new)))
 
+    def filled(self, source: Source, key: str, rows: Ragged, num_prompt_tokens: IntArray, block_tokens: int) -> Ragged:
+        """`rows` of block ids, and ids of their own for those that are empty: nothing is known of these prompts.
+
+        Raises InputError, naming the file and `key`, where those are implausibly many.
+        """
+        is_known = (rows.row_lengths > 0).tolist()
+        if all(is_known):
+            return rows
+        try:
+            return Ragged.of_arrays(
+                [
+                    rows.row(row) if is_known[row] else self.fill(key, (), num_tokens, block_tokens)
+                    for row, num_tokens in enumerate(num_prompt_tokens.tolist())
+                ]
+            )
+        except BadRow as bad:
+            raise InputError(f"{source.path}, column {bad.describe()}") from bad
+
 
 def num_blocks(num_tokens: int, block_tokens: int) -> int:
     """Blocks that hold so many tokens, the last, partial one included."""
@@ -69,9 +89,8 @@ def whole_block_ids(key: str, values: object, num_prompt_tokens: int, block_toke
     return ids
 
 
-def hash_column(rows: Sequence[IntArray]) -> Ragged:
+def hash_column(hash_ids: Ragged) -> Ragged:
     """The `hash_ids` of a trace: the file's ids as they are, new ids after them, all of them chained."""
-    hash_ids = Ragged.of_arrays(rows)
     is_new = hash_ids.values < 0
     if not bool(is_new.any()):
         return chained(hash_ids)

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import struct
+from collections.abc import Sequence
 from decimal import Decimal
 from typing import Any
 
+import numpy as np
+
+from traces.ragged import IntArray
 from traces.readers.bad_rows import BadRow
-from traces.readers.json_text import parse_json
+from traces.readers.json_text import MAX_CHARACTERS_UNMEASURED, decode_at, parse_json
 
 INT64_MAX = 2**63 - 1
 MAX_TOKENS = 2**31 - 1
@@ -29,6 +34,27 @@ def json_object(line: str) -> dict[str, Any]:
     if not isinstance(row, dict):
         raise BadRow("malformed_row", "1", line, _AN_OBJECT, "character")
     return row
+
+
+def json_objects(text: str) -> list[dict[str, Any]] | None:
+    """The JSON objects of some lines. None unless each line is one and nothing else, and all of them are plain: not too
+    large to be taken together, and no value among them true or false.
+    """
+    if len(text) > MAX_CHARACTERS_UNMEASURED or "true" in text or "false" in text:
+        return None
+    text = text.replace("\r\n", "\n")
+    objects, at = [], 0
+    try:
+        while at < len(text):
+            value, end = decode_at(text, at)
+            if text[end : end + 1] not in ("\n", ""):
+                return None
+            objects.append(value)
+            at = end + 1
+    except (ValueError, RecursionError):
+        return None
+    num_lines = text.count("\n") + (not text.endswith("\n"))
+    return objects if len(objects) == num_lines and set(map(type, objects)) == {dict} else None
 
 
 def required(row: dict[str, Any], key: str, expected: str) -> Any:
@@ -61,6 +87,16 @@ def time_ps(key: str, value: object, ps_per_unit: int) -> int:
     if not 0 <= number <= latest:
         raise BadRow("bad_time", key, value, f"a number from 0 to {latest} (106 days; is the unit right?)")
     return round(number * ps_per_unit)
+
+
+def whole_number_column(values: Sequence[Any], least: int, most: int) -> IntArray | None:
+    """Values of `json_objects` as a column. None unless all are integers between two bounds, in 64 bits."""
+    try:
+        packed = struct.pack(f"{len(values)}q", *values)  # takes integers alone; but true, too, would be a 1
+    except struct.error:
+        return None
+    column = np.frombuffer(packed, dtype=np.int64)
+    return column if not len(column) or (column.min() >= least and column.max() <= most) else None
 
 
 def whole_numbers(key: str, values: object) -> list[int]:

@@ -7,7 +7,7 @@ import re
 from decimal import Decimal
 from typing import Any
 
-_SMALL = 1 << 21  # characters; what they can cost at most (some 60 MiB) is let pass
+MAX_CHARACTERS_UNMEASURED = 1 << 21  # what they can cost at most (some 60 MiB) is let pass
 _MAX_BYTES_PER_CHARACTER = 9
 _DECODER = json.JSONDecoder(parse_float=Decimal)  # `json.loads` would make one for each text
 _STRING = re.compile(r'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)  # possessive: in proportion to the text, whatever is in it
@@ -32,12 +32,20 @@ def parse_json(text: str) -> Any:
     Raises ValueError where it is not JSON or, in a large text, where its values are so small and many that they would
     take far more memory than it; RecursionError where it is nested too deep.
     """
-    if len(text) > _SMALL:
+    if len(text) > MAX_CHARACTERS_UNMEASURED:
         cost_bytes = _cost_bytes(text)
         if cost_bytes > _MAX_BYTES_PER_CHARACTER * len(text):
             raise ValueError(f"{len(text):,} characters of JSON would take {cost_bytes:,} bytes of memory")
     value: Any = _DECODER.decode(text)
     return value
+
+
+def decode_at(text: str, start: int) -> tuple[Any, int]:
+    """The value that begins at a place of a text, as `parse_json` makes it, and where it ends.
+
+    Raises ValueError where none begins there; RecursionError where nested too deep. Its size is the caller's care.
+    """
+    return _DECODER.raw_decode(text, start)
 
 
 def _cost_bytes(text: str) -> int:

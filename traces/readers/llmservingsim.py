@@ -18,7 +18,7 @@ from traces.readers.chains import Chain, Link, later_ps, link_columns
 from traces.readers.fields import PS_PER_NS, json_object, num_tokens, required, time_ps, whole_numbers
 from traces.readers.source import Head, Source
 from traces.readers.texts import TEXT_BLOCK_TOKENS
-from traces.schema import IntArray, Trace
+from traces.schema import IntArray, Ragged, Trace
 
 NAME = "llmservingsim"
 DESCRIPTION = "JSON lines with input_toks, output_toks, arrival_time_ns, or sessions with sub_requests"
@@ -35,15 +35,19 @@ def read(source: Source, bad_rows: BadRows, *, hash_block_tokens: int | None = N
     new_ids = NewIds()
     rows = list(_Reader(source, bad_rows, new_ids, block_tokens))
     require_rows(source, len(rows), bad_rows)
-    has_content = any(row.block_ids is not None for row in rows)
+    num_prompt_tokens = np.array([row.num_prompt_tokens for row in rows], dtype=np.int64)
+    block_ids = Ragged.of_arrays([row.block_ids for row in rows])
+    has_content = len(block_ids.values) > 0
     has_sessions = any(row.link.parent >= 0 for row in rows)
+    if has_content:
+        block_ids = new_ids.filled(source, "input_toks", block_ids, num_prompt_tokens, block_tokens)
     return Trace(
         name=source.name,
         arrival_ps=np.array([row.arrival_ps for row in rows], dtype=np.int64),
-        num_prompt_tokens=np.array([row.num_prompt_tokens for row in rows], dtype=np.int64),
+        num_prompt_tokens=num_prompt_tokens,
         num_output_tokens=np.array([row.num_output_tokens for row in rows], dtype=np.int64),
         hash_block_tokens=block_tokens if has_content else None,
-        hash_ids=hash_column([_filled(row, new_ids, block_tokens) for row in rows]) if has_content else None,
+        hash_ids=hash_column(block_ids) if has_content else None,
         session_id=np.array([row.session for row in rows], dtype=np.int64) if has_sessions else None,
         sha256=source.sha256,
         num_dropped=bad_rows.num_dropped(),
@@ -56,7 +60,7 @@ class _Row(NamedTuple):
     arrival_ps: int
     num_prompt_tokens: int
     num_output_tokens: int
-    block_ids: IntArray | None
+    block_ids: IntArray  # none: nothing is known of the prompt
     session: int
     link: Link
 
@@ -105,7 +109,7 @@ class _Reader:
     def _row(self, place: str, values: dict[str, Any], arrival_ps: int, session: int, link: Link) -> _Row:
         num_prompt_tokens = _count(place, values, "input_toks", "prompt")
         num_output_tokens = _count(place, values, "output_toks", "output")
-        ids = None
+        ids = np.zeros(0, dtype=np.int64)
         if values.get("input_tok_ids") is not None:
             key = f"{place}input_tok_ids"
             tokens = whole_numbers(key, values["input_tok_ids"])
@@ -141,9 +145,3 @@ def _count(place: str, values: dict[str, Any], key: str, what: str) -> int:
 
 def _time_ps(key: str, value: object) -> int:
     return time_ps(key, value, PS_PER_NS)
-
-
-def _filled(row: _Row, new_ids: NewIds, block_tokens: int) -> IntArray:
-    if row.block_ids is not None:
-        return row.block_ids
-    return new_ids.fill("input_toks", (), row.num_prompt_tokens, block_tokens)

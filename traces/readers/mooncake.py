@@ -15,15 +15,13 @@ Blocks hold 512 tokens, as the paper's do, unless the caller says otherwise; 16 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
-from traces.readers.bad_rows import BadRow, BadRows, parse_rows
+from traces.readers.bad_rows import BadRow, BadRows, require_rows
 from traces.readers.block_ids import hash_column
-from traces.readers.chains import link_columns
 from traces.readers.fields import json_object
-from traces.readers.mooncake_row import Row, RowParser
+from traces.readers.mooncake_columns import BlockReader, Columns
+from traces.readers.mooncake_row import RowParser
 from traces.readers.source import Head, Source
 from traces.readers.texts import TEXT_BLOCK_TOKENS, Encode, tokenizer_for
 from traces.schema import IntArray, Trace
@@ -50,20 +48,24 @@ def read(
     """Read the trace; times keep the file's own origin. `encode` makes tokens of `text_input`."""
     block_tokens = hash_block_tokens or _usual_block_tokens(source.head)
     parse = RowParser(block_tokens, tokenizer_for(source, encode))
-    rows = [row for _, row in parse_rows(source, source.numbered_lines(), parse, bad_rows)]
-    has_content = any(row.block_ids is not None for row in rows)
+    parts = list(map(BlockReader(source, bad_rows, parse).read, source.line_blocks()))
+    require_rows(source, sum(part.num_rows for part in parts), bad_rows)
+    rows = Columns.joined(parts)
+    has_content = len(rows.block_ids.values) > 0
+    has_turns = bool((rows.parent >= 0).any())
     return Trace(
         name=source.name,
-        arrival_ps=np.array([row.arrival_ps for row in rows], dtype=np.int64),
-        num_prompt_tokens=np.array([row.num_prompt_tokens for row in rows], dtype=np.int64),
-        num_output_tokens=np.array([row.num_output_tokens for row in rows], dtype=np.int64),
+        arrival_ps=rows.arrival_ps,
+        num_prompt_tokens=rows.num_prompt_tokens,
+        num_output_tokens=rows.num_output_tokens,
         hash_block_tokens=block_tokens if has_content else None,
-        hash_ids=hash_column([parse.filled(row) for row in rows]) if has_content else None,
-        session_id=_session_ids(rows),
+        hash_ids=hash_column(parse.filled(source, rows.block_ids, rows.num_prompt_tokens)) if has_content else None,
+        session_id=_session_ids(rows.session),
+        parent=rows.parent if has_turns else None,
+        think_time_ps=rows.think_time_ps if has_turns else None,
         sha256=source.sha256,
         num_dropped=bad_rows.num_dropped(),
         licence="Apache-2.0, kvcache-ai/Mooncake",
-        **link_columns([row.link for row in rows]),  # type: ignore[arg-type]  # two of the columns
     ).sorted_by_arrival()
 
 
@@ -79,9 +81,11 @@ def _usual_block_tokens(head: Head) -> int:
     return HASH_BLOCK_TOKENS if any('"hash_ids"' in line for line in head.lines) else TEXT_BLOCK_TOKENS
 
 
-def _session_ids(rows: Sequence[Row]) -> IntArray | None:
-    if all(row.session is None for row in rows):
+def _session_ids(sessions: IntArray) -> IntArray | None:
+    """A row of no session is one by itself."""
+    is_alone = sessions < 0
+    if is_alone.all():
         return None
-    num_sessions = 1 + max(row.session for row in rows if row.session is not None)
-    alone = iter(range(num_sessions, num_sessions + len(rows)))
-    return np.array([next(alone) if row.session is None else row.session for row in rows], dtype=np.int64)
+    numbers = sessions.copy()
+    numbers[is_alone] = 1 + sessions.max() + np.arange(np.count_nonzero(is_alone))
+    return numbers

@@ -10,9 +10,10 @@ import numpy as np
 from traces.readers.bad_rows import BadRow
 from traces.readers.block_ids import NewIds
 from traces.readers.chains import Chain, Link, later_ps
-from traces.readers.fields import PS_PER_MS, block_ids, json_object, num_tokens, required, time_ps
+from traces.readers.fields import PS_PER_MS, block_ids, num_tokens, required, time_ps
+from traces.readers.source import Source
 from traces.readers.texts import Encode, encoded
-from traces.schema import IntArray
+from traces.schema import IntArray, Ragged
 
 WHOLE_CONTEXT = "message_array_with_responses"
 ONLY_WHAT_IS_NEW = "deltas_without_responses"
@@ -22,8 +23,8 @@ class Row(NamedTuple):
     arrival_ps: int
     num_prompt_tokens: int
     num_output_tokens: int
-    block_ids: IntArray | None  # None: nothing known of the prompt
-    session: int | None
+    block_ids: IntArray  # none: nothing is known of the prompt
+    session: int  # -1: none
     link: Link
 
 
@@ -42,15 +43,14 @@ class RowParser:
     """Parses one row after the other; turns of a session lean on the ones before them."""
 
     def __init__(self, block_tokens: int, encode: Encode) -> None:
-        self._block_tokens = block_tokens
+        self.block_tokens = block_tokens
         self._encode = encode
         self._new_ids = NewIds()
         self._sessions: dict[str, _Session] = {}
         self._num_rows = 0
         self._latest_ps = 0  # arrival of the row before, which one without a timestamp shares
 
-    def __call__(self, line: str) -> Row:
-        values = json_object(line)
+    def __call__(self, values: dict[str, Any]) -> Row:
         session = self._session(values)
         try:
             row = self._row(values) if session is None else self._turn(values, session)
@@ -61,11 +61,14 @@ class RowParser:
         self._num_rows += 1
         return row
 
-    def filled(self, row: Row) -> IntArray:
-        """The row's block ids; where nothing is known of its prompt, ids that nobody else has."""
-        if row.block_ids is not None:
-            return row.block_ids
-        return self._new_ids.fill("input_length", (), row.num_prompt_tokens, self._block_tokens)
+    def pass_over(self, num_rows: int, arrival_ps: int) -> None:
+        """So many rows, which are no turns, were read otherwise; the last of them arrives then."""
+        self._num_rows += num_rows
+        self._latest_ps = arrival_ps
+
+    def filled(self, source: Source, block_ids: Ragged, num_prompt_tokens: IntArray) -> Ragged:
+        """The rows' block ids; where nothing is known of a prompt, ids that nobody else has."""
+        return self._new_ids.filled(source, "input_length", block_ids, num_prompt_tokens, self.block_tokens)
 
     def _session(self, values: dict[str, Any]) -> _Session | None:
         key = values.get("session_id")
@@ -78,7 +81,7 @@ class RowParser:
     def _row(self, values: dict[str, Any]) -> Row:
         num_prompt_tokens, ids = self._prompt(values)
         num_output_tokens = _num_output_tokens(values)
-        return Row(self._arrival_ps(values), num_prompt_tokens, num_output_tokens, ids, None, Link())
+        return Row(self._arrival_ps(values), num_prompt_tokens, num_output_tokens, ids, -1, Link())
 
     def _turn(self, values: dict[str, Any], session: _Session) -> Row:
         num_prompt_tokens, ids = self._prompt(values)
@@ -87,14 +90,14 @@ class RowParser:
             ids = ids if session.chain.last_row < 0 else session.whole_block_ids
             num_prompt_tokens += session.num_tokens
         key = "text_input" if "text_input" in values else "input_length"
-        filled = self._new_ids.fill(key, () if ids is None else ids, num_prompt_tokens, self._block_tokens)
+        filled = self._new_ids.fill(key, ids, num_prompt_tokens, self.block_tokens)
         is_first = session.chain.last_row < 0
         arrival_ps, think_time_ps = (self._arrival_ps(values), -1) if is_first else _turn_times_ps(values, session)
         link = session.chain.link(think_time_ps)
         session.chain.keep(self._num_rows)
         session.arrival_ps = arrival_ps
         session.num_tokens = num_prompt_tokens + num_output_tokens
-        session.whole_block_ids = filled[: num_prompt_tokens // self._block_tokens]
+        session.whole_block_ids = filled[: num_prompt_tokens // self.block_tokens]
         return Row(arrival_ps, num_prompt_tokens, num_output_tokens, filled, session.number, link)
 
     def _arrival_ps(self, values: dict[str, Any]) -> int:
@@ -102,7 +105,7 @@ class RowParser:
         self._latest_ps = self._latest_ps if timestamp_ps is None else timestamp_ps
         return self._latest_ps
 
-    def _prompt(self, values: dict[str, Any]) -> tuple[int, IntArray | None]:
+    def _prompt(self, values: dict[str, Any]) -> tuple[int, IntArray]:
         """Tokens of the prompt as the row has it, and their block ids."""
         if "messages" in values or "payload" in values:
             key = "messages" if "messages" in values else "payload"
@@ -110,11 +113,11 @@ class RowParser:
         if "text_input" in values:
             tokens = encoded("text_input", values["text_input"], self._encode)
             num_tokens("text_input", len(tokens), "prompt")
-            return len(tokens), self._new_ids.of_tokens(tokens, self._block_tokens)
+            return len(tokens), self._new_ids.of_tokens(tokens, self.block_tokens)
         count = num_tokens("input_length", required(values, "input_length", "the prompt tokens"), "prompt")
         if values.get("hash_ids") is None:
-            return count, None
-        return count, np.array(block_ids("hash_ids", values["hash_ids"], count, self._block_tokens), dtype=np.int64)
+            return count, np.zeros(0, dtype=np.int64)
+        return count, np.array(block_ids("hash_ids", values["hash_ids"], count, self.block_tokens), dtype=np.int64)
 
 
 def _num_output_tokens(values: dict[str, Any]) -> int:

@@ -24,7 +24,7 @@ from traces.readers.documents import json_document, names, object_at
 from traces.readers.fields import num_tokens
 from traces.readers.source import Head, Source
 from traces.readers.texts import TEXT_BLOCK_TOKENS, Encode, encoded, tokenizer_for
-from traces.schema import IntArray, Trace
+from traces.schema import IntArray, Ragged, Trace
 
 NAME = "sharegpt"
 DESCRIPTION = "a JSON list of conversations (from, value); needs trace.tokenizer"
@@ -49,7 +49,7 @@ def read(
         num_prompt_tokens=np.array([turn.num_prompt_tokens for turn in turns], dtype=np.int64),
         num_output_tokens=np.array([turn.num_output_tokens for turn in turns], dtype=np.int64),
         hash_block_tokens=block_tokens,
-        hash_ids=hash_column([turn.block_ids for turn in turns]),
+        hash_ids=hash_column(Ragged.of_arrays([turn.block_ids for turn in turns])),
         session_id=np.array([turn.session for turn in turns], dtype=np.int64),
         sha256=source.sha256,
         num_dropped=bad_rows.num_dropped(),

@@ -80,13 +80,12 @@ def num_tokens(key: str, value: object, what: str) -> int:
 
 def time_ps(key: str, value: object, ps_per_unit: int) -> int:
     """A time from 0 on to the nearest picosecond: exact, but for the noise of floats (0.30000000000000004)."""
-    if type(value) not in (int, Decimal):
+    if type(value) is not int and type(value) is not Decimal:
         raise BadRow("bad_time", key, value, "a number from 0 on")
-    number = value if isinstance(value, int) else Decimal(str(value))
     latest = INT64_MAX // ps_per_unit
-    if not 0 <= number <= latest:
+    if not 0 <= value <= latest:
         raise BadRow("bad_time", key, value, f"a number from 0 to {latest} (106 days; is the unit right?)")
-    return round(number * ps_per_unit)
+    return round(value * ps_per_unit)
 
 
 def whole_number_column(values: Sequence[Any], least: int, most: int) -> IntArray | None:

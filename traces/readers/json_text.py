@@ -8,6 +8,7 @@ from decimal import Decimal
 from typing import Any
 
 MAX_CHARACTERS_UNMEASURED = 1 << 21  # what they can cost at most (some 60 MiB) is let pass
+_BLANKS = " \t\n\r"
 _MAX_BYTES_PER_CHARACTER = 9
 _DECODER = json.JSONDecoder(parse_float=Decimal)  # `json.loads` would make one for each text
 _STRING = re.compile(r'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)  # possessive: in proportion to the text, whatever is in it
@@ -36,8 +37,11 @@ def parse_json(text: str) -> Any:
         cost_bytes = _cost_bytes(text)
         if cost_bytes > _MAX_BYTES_PER_CHARACTER * len(text):
             raise ValueError(f"{len(text):,} characters of JSON would take {cost_bytes:,} bytes of memory")
-    value: Any = _DECODER.decode(text)
-    return value
+    if text[:1] in ("{", "["):  # nearly always: no blanks are looked for before the value
+        value, end = _DECODER.raw_decode(text)
+        if not text[end:].strip(_BLANKS):
+            return value
+    return _DECODER.decode(text)
 
 
 def decode_at(text: str, start: int) -> tuple[Any, int]:

@@ -10,8 +10,7 @@ them); optional `hash_ids` (with `hash_block_tokens` in the header), `prompt_seg
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -40,9 +39,8 @@ def read(source: Source, bad_rows: BadRows) -> Trace:
     """Read the trace; times keep the file's own origin."""
     lines = source.numbered_lines()
     header = _header(source, next(lines, (1, "")))
-    row_numbers: dict[int, int] = {}
-    parsed = parse_rows(source, _count_rows(lines, row_numbers), RowParser(header.hash_block_tokens), bad_rows)
-    rows = _linked(source, parsed, row_numbers, bad_rows)
+    parsed = parse_rows(source, lines, RowParser(header.hash_block_tokens), bad_rows)
+    rows = _linked(source, parsed, bad_rows)
     content = rows[0].content
     return Trace(
         name=header.name or source.name,
@@ -70,41 +68,36 @@ def _header(source: Source, numbered_line: tuple[int, str]) -> Header:
         raise InputError(f"{source.path}, line {line_number} (the header), key {bad.describe()}") from bad
 
 
-def _count_rows(lines: Iterator[tuple[int, str]], row_numbers: dict[int, int]) -> Iterator[tuple[int, str]]:
-    """Hands the lines on, and notes which line is which row of the file."""
-    for row_number, (line_number, line) in enumerate(lines):
-        row_numbers[line_number] = row_number
-        yield line_number, line
-
-
-def _linked(source: Source, parsed: list[tuple[int, Row]], row_numbers: dict[int, int], bad_rows: BadRows) -> list[Row]:
+def _linked(source: Source, parsed: Sequence[tuple[int, Row]], bad_rows: BadRows) -> list[Row]:
     """The rows with `parent` as index into the result; a row whose parent was left out becomes a root."""
+    if not any("parent" in row.optional for _, row in parsed):
+        return [row for _, row in parsed]
     rows: list[Row] = []
     new_index: dict[int, int] = {}
     for line_number, row in parsed:
         try:
-            row = _link(row, row_numbers[line_number], new_index, rows)
+            linked = _link(row, new_index, rows)
         except BadRow as bad:
             bad_rows.handle(source, line_number, bad)
             continue
-        new_index[row_numbers[line_number]] = len(rows)
-        rows.append(row)
+        new_index[row.number] = len(rows)
+        rows.append(linked)
     require_rows(source, len(rows), bad_rows)
     return rows
 
 
-def _link(row: Row, row_number: int, new_index: dict[int, int], rows: Sequence[Row]) -> Row:
+def _link(row: Row, new_index: dict[int, int], rows: Sequence[Row]) -> Row:
     parent = row.optional.get("parent", -1)
     if parent == -1:
         return row
-    if parent >= row_number:
-        raise BadRow("bad_parent", "parent", parent, f"an earlier request, below {row_number}")
+    if parent >= row.number:
+        raise BadRow("bad_parent", "parent", parent, f"an earlier request, below {row.number}")
     if parent not in new_index:
         orphaned = {key: -1 for key in ("parent", "think_time_s") if key in row.optional}
-        return replace(row, optional=row.optional | orphaned)
+        return row._replace(optional={**row.optional, **orphaned})
     if rows[new_index[parent]].arrival_ps > row.arrival_ps:
         raise BadRow("bad_parent", "parent", parent, "a request that arrives no later than this one")
-    return replace(row, optional=row.optional | {"parent": new_index[parent]})
+    return row._replace(optional={**row.optional, "parent": new_index[parent]})
 
 
 def _segments_column(rows: Sequence[Row], key: str) -> Ragged | None:

@@ -59,6 +59,11 @@ def has_batches(policy: Policy) -> bool:
     return "in_batches" in vars(type(policy))
 
 
+def largest(values: NDArray[np.int64] | NDArray[np.int8]) -> int:
+    """Of some. A search is over before a reduction by `np.maximum` has begun."""
+    return int(values[values.argmax()])
+
+
 def array_of(ids: Ints) -> array[int]:
     copy = array("q")
     copy.frombytes(ids.tobytes())

@@ -181,10 +181,11 @@ class BatchIndex(IdIndex):
         numbers, losses = self.contents[each], np.arange(first_loss, self._num_losses)
         if self._younger:
             have_younger = self._has_younger_of[numbers]
-            for place in have_younger.nonzero()[0].tolist():
-                self._lost[int(numbers[place])] = first_loss + place
-                self.remove(ids[place])
-            each, numbers, losses = each[~have_younger], numbers[~have_younger], losses[~have_younger]
+            if np.count_nonzero(have_younger):
+                for place in have_younger.nonzero()[0].tolist():
+                    self._lost[int(numbers[place])] = first_loss + place
+                    self.remove(ids[place])
+                each, numbers, losses = each[~have_younger], numbers[~have_younger], losses[~have_younger]
         self._evict_last(each, numbers, losses)
 
     def _evict_last(self, ids: Ints, numbers: Ints, losses: Ints) -> None:

@@ -59,10 +59,6 @@ class IdLine:
         item: int = self._view[self._begin + place]
         return item
 
-    def take_back(self, num_ids: int) -> None:
-        """The newest so many, which are in line, leave."""
-        self._end -= num_ids
-
     def remove(self, ids: array[int]) -> None:
         """As many of these as are in line leave. O(length)."""
         waiting = self.first(self.length)

@@ -7,18 +7,22 @@ from array import array
 from collections.abc import Callable, Iterable, Sequence
 from typing import ClassVar
 
+import numpy as np
+
 from core.decision_log import NO_REQUEST, DecisionLog, Event
 from core.id_attribution import IdAttribution
 from core.id_index import IdIndex
 from core.numbered_text import NO_TEXT, NumberedText
 from core.pool import OutOfBlocksError, Pool
 
+_FRESH_AT_ONCE = 1024
+
 IdlePart = tuple[int, int, int]
 """Places [begin, end) of a table whose blocks nobody references; before them the pool's own number for the part."""
 
 
 class IdPool(Pool):
-    """Free ids lie on a stack; after those come ids that were never used, and then the victims of an eviction policy.
+    """Free ids lie on a stack, at its bottom some that were never used; then come the victims of an eviction policy.
 
     Texts are given by numbers. What is known to stand in a text from place `first_own` on is content of its sequence
     alone, and has no number yet.
@@ -32,7 +36,7 @@ class IdPool(Pool):
         self.free = array("q")  # stack: the last is taken first
         self._num_blocks = num_blocks
         self._log = log
-        self._num_used = 0  # ids that were ever taken
+        self._num_used = 0  # ids that were ever on the stack
 
     @property
     def num_free(self) -> int:
@@ -83,25 +87,32 @@ class IdPool(Pool):
 
         Whoever draws them counts and logs them. Raises OutOfBlocksError if there are too few.
         """
+        num_free = len(self.free)
+        if num_blocks > num_free:
+            if num_blocks > self.num_available:
+                raise OutOfBlocksError(f"{num_blocks} blocks asked for, {self.num_available} available")
+            if self._num_used < self._num_blocks:
+                self._put_fresh_ones(num_blocks - num_free)
+                num_free = len(self.free)
+            elif not num_free:
+                return self._victims(num_blocks, text, first, num_known), 0
         free = self.free
-        if num_blocks <= len(free):
+        if num_blocks <= num_free:
             drawn = free[: -num_blocks - 1 : -1]
-            del free[len(free) - num_blocks :]
+            del free[num_free - num_blocks :]
             return drawn, num_blocks
-        if num_blocks > self.num_available:
-            raise OutOfBlocksError(f"{num_blocks} blocks asked for, {self.num_available} available")
-        if not free and self._num_used == self._num_blocks:
-            return self._victims(num_blocks, text, first, num_known), 0
         drawn = free[::-1]
-        num_fresh = min(num_blocks - len(drawn), self._num_blocks - self._num_used)
         del free[:]
-        fresh = self.first_block_id + self._num_used
-        drawn.extend(range(fresh, fresh + num_fresh))
-        self._num_used += num_fresh
-        num_free = len(drawn)
-        if num_free < num_blocks:
-            drawn += self._victims(num_blocks - num_free, text, first + num_free, num_known)
+        drawn += self._victims(num_blocks - num_free, text, first + num_free, num_known)
         return drawn, num_free
+
+    def _put_fresh_ones(self, num_blocks: int) -> None:
+        """So many that were never used, and some more, under those that are free, while there are any."""
+        first = self.first_block_id + self._num_used
+        num_fresh = min(max(num_blocks, _FRESH_AT_ONCE), self._num_blocks - self._num_used)
+        self._num_used += num_fresh
+        fresh = array("q", np.arange(first + num_fresh - 1, first - 1, -1).tobytes())
+        self.free = fresh + self.free
 
     @abstractmethod
     def _victims(self, num_blocks: int, text: NumberedText, first: int, num_known: int) -> array[int]:

@@ -6,7 +6,7 @@ from array import array
 
 import numpy as np
 
-from core.batch_eviction import FEW, BatchEviction, Ints, array_of, view_of
+from core.batch_eviction import FEW, BatchEviction, Ints, array_of, largest, view_of
 from core.id_line import IdLine
 from policies.eviction.ghost_batches import GhostBatches
 
@@ -41,6 +41,9 @@ class S3FIFOBatches(BatchEviction):
         uses = marks & MOST_USES
         self._is_promoted = uses >= threshold
         self._is_kept = uses > 0
+        self._least_kept = (
+            _IS_QUEUED + threshold
+        )  # least mark of the small queue whose block is no victim: also if awake
         self._after_small = np.where(self._is_promoted, marks & _IS_AWAKE | _IN_MAIN | _IS_QUEUED, marks & ~_IS_QUEUED)
         self._after_main = np.where(self._is_kept, marks - 1, marks & ~_IS_QUEUED)
 
@@ -116,6 +119,8 @@ class S3FIFOBatches(BatchEviction):
         """As many of the small queue's oldest as leave before the main queue has its turn, and no more victims than
         that.
         """
+        if self._evict_first(most, victims, incoming):
+            return
         ids = self._small.first(most + most // 2 + _MORE_THAN_ENOUGH)
         marks = self._marks_of[ids]
         is_promoted = self._is_promoted.take(marks)
@@ -135,9 +140,26 @@ class S3FIFOBatches(BatchEviction):
         self._marks_of[ids] = self._after_small.take(marks)
         self._main.append(ids[is_promoted])
         if len(evicted):
-            first, last = len(victims), len(victims) + len(evicted)
-            self._ghosts.add(self._contents_of[evicted], None if incoming is None else incoming[first:last])
-            victims += array_of(evicted)
+            self._evict(evicted, victims, incoming)
+
+    def _evict_first(self, most: int, victims: array[int], incoming: Ints | None) -> bool:
+        """The small queue's oldest, if so many are all victims, as they mostly are."""
+        ids = self._small.first(most)
+        if (
+            len(ids) < most
+            or self._num_small - self._small_share < most
+            or largest(self._marks_of[ids]) >= self._least_kept
+        ):
+            return False
+        self._small.drop(most)
+        self._num_small -= most
+        self._evict(ids, victims, incoming)
+        return True
+
+    def _evict(self, ids: Ints, victims: array[int], incoming: Ints | None) -> None:
+        first, last = len(victims), len(victims) + len(ids)
+        self._ghosts.add(self._contents_of[ids], None if incoming is None else incoming[first:last])
+        victims += array_of(ids)
 
     def _pass_main(self, most: int) -> array[int]:
         """As many of the main queue's oldest, up to the last of so many victims. Returns those."""

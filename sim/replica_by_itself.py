@@ -160,6 +160,12 @@ class ReplicaByItself(FleetReplica):
             self._fewest_at_door = min([request.num_output_tokens for request in at_door])
             self._look_at_door()
 
+    def open_door(self) -> None:
+        """Nothing happens any more. Whoever stands at the door joins the queue."""
+        for request in self._at_door:
+            self._scheduler.add(request, request.arrival_ps)
+        self._at_door.clear()
+
     def _wake_after(self, delay_ps: int) -> None:
         self.due_ps = self.clock.now + delay_ps
 

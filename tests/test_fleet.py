@@ -157,6 +157,26 @@ def test_after_ctrl_c_shards_that_run_stop_and_no_other_begins():
     assert sum(each.num_plans for each in records) == 0
 
 
+class CtrlC(Silent):
+    """Presses it when progress is shown for the `num_looks`th time."""
+
+    def __init__(self, interrupt: DeferredInterrupt, num_looks: int) -> None:
+        self._interrupt, self._num_left = interrupt, num_looks
+
+    def show(self, num_done: int) -> None:
+        self._num_left -= 1
+        self._interrupt.requested = self._num_left <= 0
+
+
+def test_after_ctrl_c_whoever_waited_for_a_replica_to_look_up_has_arrived():
+    config = compose_config("sim", ["trace.rate_scale=8", "cluster.num_replicas=4", "routing=least_outstanding"])
+    experiment, interrupt = load_simulation(config), DeferredInterrupt()
+    records = simulate_fleet(experiment, Watch(load_cost(config), CtrlC(interrupt, num_looks=12), interrupt))
+    arrived = np.sort(np.concatenate([each.requests["request_id"] for each in records]))
+    assert 60 < len(arrived) < 990
+    np.testing.assert_array_equal(arrived, np.arange(len(arrived)))  # nobody is missing in between
+
+
 @pytest.fixture
 def command(tmp_path, monkeypatch, capsys) -> Kvtwin:
     return in_folder(tmp_path, monkeypatch, capsys)

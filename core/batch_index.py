@@ -105,15 +105,6 @@ class BatchIndex(IdIndex):
             found.frombytes(held.tobytes())
         return found
 
-    def num_leading(self, keys: BlockKeys, num_blocks: int) -> int:
-        num_held, oldest = 0, self._oldest
-        for number in self.numbers.known(keys, num_blocks):
-            for part in range(number, number + keys.blocks_a_name):
-                if num_held == num_blocks or oldest[part] < 0:
-                    return num_held
-                num_held += 1
-        return num_held
-
     def losses(self, text: NumberedText, first: int, last: int) -> list[int]:
         found: list[int] = []
         loss = -1

@@ -111,8 +111,11 @@ class DecodeBatch:
         size, buckets, first = self._block_size, self.buckets, self.clock % self._block_size
         num_rounds, rest = divmod(num_steps, size)
         num_starts = num_rounds * len(self.members)
-        for phase in range(first, first + rest):
-            num_starts += len(buckets[phase % size])
+        for bucket in buckets[first : first + rest]:
+            num_starts += len(bucket)
+        if first + rest > size:
+            for bucket in buckets[: first + rest - size]:
+                num_starts += len(bucket)
         return num_starts
 
     def steps_to_next_start(self, at_most: int, clock: int) -> int:

@@ -33,7 +33,7 @@ class DigestLog(DecisionLog):
         self._packed_owners = array("q")
 
     def count(self, event: Event, request_id: int, value: int) -> None:
-        self.heads += (self.step, event, request_id, 1)
+        self._add_head(event, request_id, 1)
         self.values.append(value)
         if len(self.values) > self._num_decisions_at_once:
             self._take_in()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from core.block_tables import BlockTables
 from core.interfaces import BatchRules, Preemption, PreemptionPolicy, PreemptMode, Shortage
@@ -85,13 +85,9 @@ class Growth:
 
     def take_in_order(self, chunks: list[Chunk], plan: StepPlan) -> None:
         """Blocks, then registrations, of the decodes and chunks that need any, in running order."""
-        batch = self._running.batch
-        decodes = [(rank, sequence, 1) for rank, sequence in batch.crossing().items()]
-        prefills = [(chunk.sequence.rank, chunk.sequence, chunk.num_new) for chunk in chunks]
-        for _, sequence, num_new in sorted(decodes + prefills, key=_rank):
+        for _, sequence, num_new in _in_order(self._running.batch.crossing(), chunks):
             self._tables.grow(sequence, num_new, plan)
-        due = [(rank, sequence, 1) for rank, sequence in self._publication.due_decodes().items()]
-        for _, sequence, num_new in sorted(due + prefills, key=_rank):
+        for _, sequence, num_new in _in_order(self._publication.due_decodes(), chunks):
             self._publication.scheduled(sequence, num_new)
 
     def decode_step(self) -> None:
@@ -184,6 +180,15 @@ def _is_split(request: Request, scheduled: dict[int, int]) -> bool:
         return False
     has_room = {sequence.rank in scheduled for sequence in request.live if sequence.batch is not None}
     return len(has_room) == 2
+
+
+def _in_order(decodes: Mapping[int, Sequence], chunks: list[Chunk]) -> list[tuple[int, Sequence, int]]:
+    """Rank, sequence and tokens of these members and chunks, both in running order."""
+    work = [(chunk.sequence.rank, chunk.sequence, chunk.num_new) for chunk in chunks]
+    if decodes:
+        work += [(rank, sequence, 1) for rank, sequence in decodes.items()]
+        work.sort(key=_rank)
+    return work
 
 
 def _rank(work: tuple[int, Sequence, int]) -> int:

@@ -6,11 +6,13 @@ from abc import ABC, abstractmethod
 from array import array
 
 from core.content import BlockKeys
-from core.numbered_text import NumberedText
+from core.numbered_text import ContentNumbers, NumberedText
 
 
 class IdIndex(ABC):
     """As `HashIndex`, of ids, by the numbers of contents."""
+
+    numbers: ContentNumbers
 
     @abstractmethod
     def text(self, keys: BlockKeys) -> NumberedText:
@@ -20,9 +22,10 @@ class IdIndex(ABC):
     def leading(self, text: NumberedText, num_blocks: int) -> array[int]:
         """Blocks of the longest run of its content, from its first block on, and no more than so many, that is held."""
 
-    @abstractmethod
     def num_leading(self, keys: BlockKeys, num_blocks: int) -> int:
         """As many as `leading` finds of a text that need not come in: it gets no numbers."""
+        text = self.numbers.known(keys, num_blocks)
+        return len(self.leading(text, text.num_numbered))
 
     @abstractmethod
     def insert(self, text: NumberedText, first: int, last: int, ids: array[int]) -> None:

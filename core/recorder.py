@@ -5,7 +5,6 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left
 from collections.abc import Sequence
-from struct import Struct
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -14,6 +13,7 @@ from numpy.typing import NDArray
 
 from core.block_tables import BlockTables
 from core.durations import EvenDurations
+from core.int_column import IntColumn
 from core.plan import StepPlan
 from core.pool import Pool
 from core.request import Request
@@ -41,46 +41,51 @@ PLAN = (
 )
 
 
-PLAN_ROW: Final = Struct(f"{len(PLAN)}q")  # packs a row: four times as fast as extending an array by a tuple
+_MOST_NEW_STEPS: Final = 1 << 14
 
 
 class Series:
     """A count along the steps, kept where it changes. Before it is first noted it is `first`."""
 
     def __init__(self, first: int = 0) -> None:
-        self._places = array("q")
-        self._values = array("q")
+        self._places = IntColumn()
+        self._values = IntColumn()
         self.first = self.last = first
 
     def note(self, place: int, value: int) -> None:
         """From this place on it is `value`."""
         if value != self.last:
-            self._places.append(place)
-            self._values.append(value)
+            self._places.new.append(place)
+            self._values.new.append(value)
             self.last = value
 
     def note_all(self, places: list[int], values: list[int]) -> None:
         """As many `note`, of values each of which differs from the one before it."""
         if values:
-            self._places.fromlist(places)
-            self._values.fromlist(values)
+            self._places.new += places
+            self._values.new += values
             self.last = values[-1]
+
+    def pack(self) -> None:
+        """A change that is packed takes 16 bytes."""
+        self._places.packed()
+        self._values.packed()
 
     @property
     def places(self) -> Ints:
         """Where it changes."""
-        return np.array(self._places, dtype=np.int64)
+        return np.array(self._places.packed(), dtype=np.int64)
 
     def at(self, places: Ints) -> Ints:
         """The count at each of these places, which ascend."""
-        if not self._places:
+        if not len(self._places):
             return np.broadcast_to(np.int64(self.first), len(places))
         bounds = np.searchsorted(places, self.places)
         return np.repeat(self._levels(), np.diff(bounds, prepend=0, append=len(places)))
 
     def expand(self, num_places: int) -> Ints:
         """The count at each of the first places, [num_places]."""
-        if not self._places:
+        if not len(self._places):
             return np.full(num_places, self.first, dtype=np.int64)
         places = self.places
         num = int(np.searchsorted(places, num_places))
@@ -88,16 +93,17 @@ class Series:
 
     def _levels(self) -> Ints:
         """What it is at first, and after each change."""
-        return np.append(self.first, np.array(self._values, dtype=np.int64))
+        return np.append(self.first, np.array(self._values.packed(), dtype=np.int64))
 
     def cut(self, begin: int, end: int) -> Series:
         """Takes out what it was from `begin`, before which nothing is left, up to `end`: from place 0 on."""
-        part, num = Series(self.first), bisect_left(self._places, end)
+        part, places = Series(self.first), self.places
+        num = bisect_left(places, end)
         if num:
-            part._places.frombytes((self.places[:num] - begin).tobytes())
-            part._values = self._values[:num]
-            part.last = self.first = self._values[num - 1]
-            del self._places[:num], self._values[:num]
+            self._places.pop_first(num)
+            part._places.new += (places[:num] - begin).tolist()
+            part._values = self._values.pop_first(num)
+            part.last = self.first = part._values.packed()[-1]
         return part
 
 
@@ -120,7 +126,7 @@ class Recorder:
         self.late_gaps_ps = array("q")
 
         self.num_plans_taken = self.num_steps_taken = 0  # by the condenser
-        self.plans = array("q")  # row after row, of the columns PLAN
+        self.plans = IntColumn()  # row after row, of the columns PLAN
         self.plan_decided_ps = array("q")  # kept only where plans are decided ahead
         self.uneven_ps = array("q")
         # Rare, so kept by the place of their plan.
@@ -132,7 +138,7 @@ class Recorder:
         self.orphan_blocks_after = Series()
 
         self.num_steps_begun = 0
-        self.step_referenced_blocks = array("i")
+        self.step_referenced_blocks = IntColumn("i")
         self.step_cached_blocks = Series()
         self.step_shared_references = Series()  # to blocks, beyond the first of each
         self.step_orphan_blocks = Series()
@@ -153,7 +159,7 @@ class Recorder:
 
     def plan_column(self, name: str) -> Ints:
         """One of the columns PLAN, of the plans that are here, [num_plans - num_plans_taken]."""
-        rows = np.frombuffer(self.plans, dtype=np.int64).reshape(-1, len(PLAN))
+        rows = np.frombuffer(self.plans.packed(), dtype=np.int64).reshape(-1, len(PLAN))
         return np.array(rows[:, PLAN.index(name)])
 
     def on_empty_plan(self, plan: StepPlan) -> None:
@@ -170,8 +176,7 @@ class Recorder:
         each of them the decodes fill a slot that was reserved.
         """
         pool, place = tables.pool, self.num_steps_begun
-        for _ in range(num_steps):
-            self.step_referenced_blocks.append(pool.num_referenced)
+        self.step_referenced_blocks.new += [pool.num_referenced] * num_steps
         self.step_cached_blocks.note(place, pool.num_cached)
         self.step_shared_references.note(place, pool.num_shared)
         self.step_orphan_blocks.note(place, pool.num_orphans)
@@ -183,7 +188,7 @@ class Recorder:
     def on_step(self, pool: Pool, num_internal_tokens: int) -> None:
         """One further step began, and has taken its blocks, in a pool of which any block serves anybody."""
         place = self.num_steps_begun
-        self.step_referenced_blocks.append(pool.num_referenced)
+        self.step_referenced_blocks.new.append(pool.num_referenced)
         if num_internal_tokens != self.step_internal_tokens.last:
             self.step_internal_tokens.note(place, num_internal_tokens)
         if pool.num_cached != self.step_cached_blocks.last:
@@ -200,20 +205,18 @@ class Recorder:
         """A plan was carried out, and what ended with it has freed its blocks."""
         place = self.num_plans
         first_ps, growth_ps = self._even(durations_ps)
-        self.plans.frombytes(
-            PLAN_ROW.pack(
-                len(durations_ps),
-                plan.start_ps,
-                first_ps,
-                growth_ps,
-                plan.num_prefill_tokens,
-                plan.num_decodes,
-                plan.decode_context_tokens,
-                plan.num_filled_tokens,
-                plan.num_decodes - len(plan.late),
-                plan.num_running,
-                pool.num_referenced,
-            )
+        self.plans.new += (
+            len(durations_ps),
+            plan.start_ps,
+            first_ps,
+            growth_ps,
+            plan.num_prefill_tokens,
+            plan.num_decodes,
+            plan.decode_context_tokens,
+            plan.num_filled_tokens,
+            plan.num_decodes - len(plan.late),
+            plan.num_running,
+            pool.num_referenced,
         )
         if self.decides_ahead:
             self.plan_decided_ps.append(plan.now_ps)
@@ -243,8 +246,28 @@ class Recorder:
 
     def on_done(self, request: Request) -> None:
         self.requests.add(request)
+        if len(self.step_referenced_blocks.new) >= _MOST_NEW_STEPS:
+            self._pack()
         if self.condenser is not None:
             self.condenser.on_done(self)
+
+    def _pack(self) -> None:
+        self.plans.packed()
+        self.step_referenced_blocks.packed()
+        for series in self._all_series():
+            series.pack()
+
+    def _all_series(self) -> tuple[Series, ...]:
+        return (
+            self.cached_blocks_after,
+            self.orphan_blocks_after,
+            self.step_cached_blocks,
+            self.step_shared_references,
+            self.step_orphan_blocks,
+            self.step_evictions_before_end,
+            self.step_internal_tokens,
+            self.step_external_tokens,
+        )
 
     def cut(self) -> Recorder:
         """Takes out the plans that are here, and their steps, as the record of a run that they are all of.
@@ -255,8 +278,9 @@ class Recorder:
         first_plan, first_step = self.num_plans_taken, self.num_steps_taken
         end_plan, end_step = self.num_plans, first_step + num_steps
         part.block_size, part.num_kv_groups = self.block_size, self.num_kv_groups
-        part.plans, part.uneven_ps, part.late_gaps_ps = self.plans[:], self.uneven_ps[:], self.late_gaps_ps[:]
-        part.step_referenced_blocks = self.step_referenced_blocks[:num_steps]
+        part.plans = self.plans.pop_first(len(self.plans))
+        part.step_referenced_blocks = self.step_referenced_blocks.pop_first(num_steps)
+        part.uneven_ps, part.late_gaps_ps = self.uneven_ps[:], self.late_gaps_ps[:]
         part.lost_decodes = {place - first_plan: number for place, number in self.lost_decodes.items()}
         part.cached_blocks_after = self.cached_blocks_after.cut(first_plan, end_plan)
         part.orphan_blocks_after = self.orphan_blocks_after.cut(first_plan, end_plan)
@@ -267,8 +291,7 @@ class Recorder:
         part.step_internal_tokens = self.step_internal_tokens.cut(first_step, end_step)
         part.step_external_tokens = self.step_external_tokens.cut(first_step, end_step)
         # In place: whoever appends to these holds on to them.
-        del self.plans[:], self.plan_decided_ps[:], self.uneven_ps[:], self.late_gaps_ps[:]
-        del self.step_referenced_blocks[:num_steps]
+        del self.plan_decided_ps[:], self.uneven_ps[:], self.late_gaps_ps[:]
         self.lost_decodes.clear()
         self.num_plans_taken, self.num_steps_taken = end_plan, end_step
         return part

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Iterable
-from struct import Struct
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from core.int_column import IntColumn
 from core.packing import narrowed
 from core.request import Outcome, Request
 
@@ -28,7 +27,6 @@ COUNTS = (
 )
 TIMES = ("arrival_ps", "first_scheduled_ps", "first_token_ps", "finish_ps")
 _NAMES = ("request_id", *TIMES, *COUNTS, "outcome")
-_ROW: Final = Struct(f"{len(_NAMES)}q")
 _OUTCOMES = list(Outcome)
 _NUMBER_OF: Final = {outcome: number for number, outcome in enumerate(Outcome)}
 _REJECTED: Final = Outcome.REJECTED  # to ask an Enum for a member takes longer
@@ -42,7 +40,7 @@ class RequestLog:
     def __init__(self) -> None:
         self._packed: list[list[Ints]] = []  # the columns of so many at a time, in integers no wider than they need
         self._num_packed = 0
-        self._values = array("q")  # those since, row after row
+        self._values = IntColumn()  # those since, row after row
         self.num_rejected = 0
         self.first_rejected: tuple[int, str] | None = None  # the least id, and why
 
@@ -58,24 +56,22 @@ class RequestLog:
         num_produced = request.num_produced_tokens
         if request.outcome is _UNFINISHED:
             num_produced += sum(sequence.num_outputs for sequence in request.live)
-        self._values.frombytes(
-            _ROW.pack(
-                request.request_id,
-                request.arrival_ps,
-                request.first_scheduled_ps,
-                request.first_token_ps,
-                request.finish_ps,
-                request.num_prompt_tokens,
-                num_produced,
-                request.num_samples,
-                request.num_cached_tokens if request.num_cached_tokens > 0 else 0,
-                request.num_readmission_cached_tokens,
-                request.num_preemptions,
-                request.num_recomputed_tokens,
-                request.num_recomputed_evicted_tokens,
-                request.num_prefill_tokens,
-                _NUMBER_OF[request.outcome],
-            )
+        self._values.new += (
+            request.request_id,
+            request.arrival_ps,
+            request.first_scheduled_ps,
+            request.first_token_ps,
+            request.finish_ps,
+            request.num_prompt_tokens,
+            num_produced,
+            request.num_samples,
+            request.num_cached_tokens if request.num_cached_tokens > 0 else 0,
+            request.num_readmission_cached_tokens,
+            request.num_preemptions,
+            request.num_recomputed_tokens,
+            request.num_recomputed_evicted_tokens,
+            request.num_prefill_tokens,
+            _NUMBER_OF[request.outcome],
         )
         if len(self._values) >= _NUM_VALUES_PACKED_AT_ONCE:
             self._pack()
@@ -83,16 +79,17 @@ class RequestLog:
     def _pack(self) -> None:
         self._packed.append([narrowed(column) for column in self._rows().T])
         self._num_packed = len(self)
-        del self._values[:]
+        self._values = IntColumn()
 
     def _rows(self) -> Ints:
         """Those that are not packed, [requests, values]."""
-        return np.array(self._values, dtype=np.int64).reshape(-1, len(_NAMES))
+        return np.array(self._values.packed(), dtype=np.int64).reshape(-1, len(_NAMES))
 
     def with_others(self, requests: Iterable[Request]) -> RequestLog:
         """A copy that also has these requests, as they are now."""
         both = RequestLog()
-        both._packed, both._num_packed, both._values = self._packed[:], self._num_packed, self._values[:]
+        both._packed, both._num_packed = self._packed[:], self._num_packed
+        both._values.new += self._values.packed()
         for request in requests:
             both.add(request)
         return both

@@ -70,17 +70,6 @@ class RunIndex(IdIndex):
                 first = middle
         return last
 
-    def num_leading(self, keys: BlockKeys, num_blocks: int) -> int:
-        if self._pending_end:
-            self._settle()
-        num_held, oldest = 0, self._oldest
-        for number in self.numbers.known(keys, num_blocks):
-            for part in range(number, number + keys.blocks_a_name):
-                if num_held == num_blocks or oldest[part] < 0:
-                    return num_held
-                num_held += 1
-        return num_held
-
     def insert(self, text: NumberedText, first: int, last: int, ids: array[int]) -> None:
         """Some are perhaps known to be so already."""
         if self._pending_end:

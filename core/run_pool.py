@@ -20,7 +20,7 @@ from core.numbered_text import NumberedText
 from core.run_index import RunIndex
 
 _FEW_EMPTY_RUNS = 64
-_FEW_BLOCKS = 32
+_FEW_BLOCKS = 8
 
 
 def keeps_order_of_release(policy: Policy) -> bool:
@@ -234,7 +234,7 @@ class RunPool(IdPool):
         """The last run of its first blocks is this."""
         ids, run_of = run.ids, self._run_of
         if num_findable > _FEW_BLOCKS:
-            self._run_of_each[np.frombuffer(ids, dtype=np.int64)[:num_findable]] = run.number
+            self._run_of_each[np.frombuffer(ids, np.int64, num_findable)] = run.number
             return
         for place in range(num_findable):  # done before an array operation has begun
             run_of[ids[place]] = run.number

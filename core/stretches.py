@@ -35,7 +35,7 @@ def stretches_of(recorder: Recorder, plans: EvenPlans) -> Stretches:
     O(plans + changes of a count); the blocks in use are looked through once, a pass of numpy.
     """
     first, total = plans.first_steps, int(plans.num_steps.sum())
-    referenced = np.array(recorder.step_referenced_blocks)[:total]
+    referenced = np.array(recorder.step_referenced_blocks.packed())[:total]
     counts = (
         recorder.step_cached_blocks,
         recorder.step_orphan_blocks,

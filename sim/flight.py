@@ -9,7 +9,6 @@ from core.durations import EvenDurations
 from core.interfaces import AdmissionPolicy
 from core.plan import Chunk, StepPlan
 from core.progression import even_num_begun, even_total_ps
-from core.recorder import PLAN_ROW
 from core.request import Outcome, Request, Sequence
 from core.scheduler import Scheduler
 from sim.span_blocks import SpanBlocks
@@ -116,20 +115,18 @@ class Flight:
             recorder.cached_blocks_after.note(recorder.num_plans, pool.num_cached)
         if pool.num_orphans != recorder.orphan_blocks_after.last:
             recorder.orphan_blocks_after.note(recorder.num_plans, pool.num_orphans)
-        recorder.plans.frombytes(
-            PLAN_ROW.pack(
-                self.num_steps,
-                self.now_ps,
-                self.first_ps,
-                self.growth_ps,
-                self.num_prefill,
-                self.num_decodes,
-                self.context_tokens,
-                self.num_filled,
-                self.num_decodes,
-                self.num_running,
-                pool.num_referenced,
-            )
+        recorder.plans.new += (
+            self.num_steps,
+            self.now_ps,
+            self.first_ps,
+            self.growth_ps,
+            self.num_prefill,
+            self.num_decodes,
+            self.context_tokens,
+            self.num_filled,
+            self.num_decodes,
+            self.num_running,
+            pool.num_referenced,
         )
         return [sequence.request for sequence in ended]
 

@@ -72,7 +72,7 @@ class SpanBlocks:
         values: list[int] = []  # for the log, where more than the drawn blocks comes into it
         first_step, first_place = self._scheduler.step, recorder.num_steps_begun - begin
         internal, orphans = recorder.step_internal_tokens, recorder.step_orphan_blocks
-        referenced: list[int] = []
+        referenced = recorder.step_referenced_blocks.new
         # Of the steps with victims: their places, and the counts from there on.
         places: list[int] = []
         cached: list[int] = []
@@ -165,13 +165,12 @@ class SpanBlocks:
             attribution.taken_in_turn(takings)
         recorder.step_cached_blocks.note_all(places, cached)
         recorder.step_evictions_before_end.note_all(places, evictions)
-        recorder.step_referenced_blocks.fromlist(referenced)
-        recorder.num_steps_begun += len(referenced)
+        recorder.num_steps_begun = first_place + end
 
     def _take_step_by_step(self, begin: int, end: int) -> None:
         batch, pool, tables, recorder = self._batch, self._pool, self._tables, self._recorder
         publishes, size, buckets = tables.prefix_caching, tables.block_size, batch.buckets
-        referenced = recorder.step_referenced_blocks
+        referenced = recorder.step_referenced_blocks.new
         steps_to_next = batch.steps_to_next_edge if publishes else batch.steps_to_next_start
         filling = _NOBODY
         step, clock = begin, batch.clock
@@ -180,7 +179,7 @@ class SpanBlocks:
             if step and not crossing:
                 num_quiet = steps_to_next(end - step, clock)
                 if num_quiet:
-                    referenced.fromlist([pool.num_referenced] * num_quiet)
+                    referenced += [pool.num_referenced] * num_quiet
                     recorder.num_steps_begun += num_quiet
                     step += num_quiet
                     clock += num_quiet

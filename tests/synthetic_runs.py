@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from core.even_plans import even_plans
 from core.gap_spans import GapSpans
 from core.metrics import Records, RequestColumns, compute_metrics
-from core.recorder import PLAN, PLAN_ROW, Recorder
+from core.recorder import PLAN, Recorder
 from core.step_totals import StepTotals
 from core.units import PS_PER_S
 from kvtwin.store import Run, write_run
@@ -57,8 +57,8 @@ def totals_of(steps: dict[str, NDArray[Any]], num_filled_tokens: int = 0, num_in
         row = dict.fromkeys(PLAN, 0) | {"num_steps": 1, "num_filled_tokens": num_filled_tokens}
         row["start_ps"], row["first_ps"] = (round(steps[name][place] * PS_PER_S) for name in ("start_s", "duration_s"))
         row["referenced_blocks_after"] = int(steps["num_referenced_blocks_after"][place])
-        recorder.plans.frombytes(PLAN_ROW.pack(*row.values()))
-        recorder.step_referenced_blocks.append(int(steps["num_referenced_blocks"][place]))
+        recorder.plans.new += row.values()
+        recorder.step_referenced_blocks.new.append(int(steps["num_referenced_blocks"][place]))
         recorder.step_cached_blocks.note(place, int(steps["num_cached_blocks"][place]))
         recorder.cached_blocks_after.note(place, int(steps["num_cached_blocks_after"][place]))
     totals.add(even_plans(recorder), recorder)

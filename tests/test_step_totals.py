@@ -23,7 +23,7 @@ from core.even_plans import even_plans
 from core.gap_spans import GapSpans, summarize_spans
 from core.packing import exact_dot, narrowed
 from core.percentiles import PERCENTILES
-from core.recorder import PLAN_ROW, UNEVEN, Recorder
+from core.recorder import UNEVEN, Recorder
 from core.step_totals import Level, StepTotals
 from core.units import PS_PER_S
 
@@ -152,13 +152,13 @@ def record(recorder: Recorder, plans: list[Any], num_before_cut: int) -> None:
                 series.note(num_steps_begun, count)
             num_evictions += evicts and place > 1
             recorder.step_evictions_before_end.note(num_steps_begun, num_evictions)
-            recorder.step_referenced_blocks.append(counts[0] + 5)
+            recorder.step_referenced_blocks.new.append(counts[0] + 5)
             num_steps_begun += 1
         if place and min(lost, gaps):
             recorder.lost_decodes[place] = min(lost, gaps)
         start_ps, decodes = ended_ps + pause_ps, gaps + others
         row = (len(drawn), start_ps, first_ps, growth_ps, 0, decodes, 0, filled, gaps * (place > 0), 1, referenced)
-        recorder.plans.frombytes(PLAN_ROW.pack(*row))
+        recorder.plans.new += row
         recorder.plan_decided_ps.append(started_ps if place else start_ps)
         recorder.cached_blocks_after.note(place, cached)
         recorder.orphan_blocks_after.note(place, orphans)

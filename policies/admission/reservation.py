@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from mypy_extensions import mypyc_attr
+
 from core.errors import InputError
 from core.interfaces import Admission, AdmissionPolicy, PolicyEnv, SchedulerView
 from core.request import Request
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Reservation(AdmissionPolicy):
     """Admits where the first chunk fits, the watermark stays free and, with `full_prompt`, the whole known text would
     fit.

@@ -9,11 +9,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from core.decision_log import NO_REQUEST, DecisionLog
+from core.int_column import IntColumn
 from core.interfaces import BlockKey
 from core.request import Sequence as RequestSequence
 
 _KEYS_AT_ONCE = 32
-_FEW_TAKINGS = 4096
+_FEW_TAKINGS = 1024
 
 
 @dataclass(slots=True)
@@ -31,32 +32,32 @@ class Charges:
     evicted_for: list[int] = field(default_factory=list)  # the request that needed the memory
 
 
-@dataclass(slots=True)
 class _Takings:
     """Evictions that were made for one request at one time, as columns; evictions are numbered along the run."""
 
-    first: array[int] = field(default_factory=lambda: array("q"))  # its first eviction
-    rows: array[int] = field(default_factory=lambda: array("q"))  # step, picoseconds, who has the memory, over and over
-    latest: list[int] = field(default_factory=list)  # not yet among those: all four, over and over
+    __slots__ = ("first", "rows")
+
+    def __init__(self) -> None:
+        self.first = IntColumn()  # its first eviction
+        self.rows = IntColumn()  # step, picoseconds, who has the memory, over and over
 
     def add(self, first: int, step: int, time_ps: int, owner: int) -> None:
-        self.latest += (first, step, time_ps, owner)
-        if len(self.latest) > _FEW_TAKINGS:
-            self.settle()
+        self.first.new.append(first)
+        self.rows.new += (step, time_ps, owner)
+        if len(self.first.new) > _FEW_TAKINGS:
+            self.pack()
 
     def add_all(self, rows: list[int]) -> None:
         """As many `add`, one after the other."""
-        self.latest += rows
-        if len(self.latest) > _FEW_TAKINGS:
-            self.settle()
+        self.first.new += rows[::4]
+        del rows[::4]
+        self.rows.new += rows
+        if len(self.first.new) > _FEW_TAKINGS:
+            self.pack()
 
-    def settle(self) -> None:
-        """A list takes four numbers as fast as an array takes one, and as much memory for one as an array for four."""
-        latest = self.latest
-        self.first.extend(latest[::4])
-        del latest[::4]
-        self.rows.fromlist(latest)
-        latest.clear()
+    def pack(self) -> None:
+        self.first.packed()
+        self.rows.packed()
 
 
 class Attribution(ABC):
@@ -135,7 +136,7 @@ class Attribution(ABC):
         sequence.first_lost += num_blocks
         request, takings = sequence.request, self._takings
         request.num_recomputed_evicted_tokens += len(charged) * self._block_size
-        takings.settle()
+        first_evictions = takings.first.packed()
         is_costly = self._is_costly
         is_costly.extend(bytes(self._num_evicted - len(is_costly)))
         num_blocks_by_taking: dict[int, int] = {}
@@ -144,9 +145,9 @@ class Attribution(ABC):
             if not first <= number < end:
                 if num_by_it:
                     num_blocks_by_taking[taking] = num_blocks_by_taking.get(taking, 0) + num_by_it
-                taking, num_by_it = bisect_right(takings.first, number) - 1, 0
-                first = takings.first[taking]
-                end = takings.first[taking + 1] if taking + 1 < len(takings.first) else self._num_evicted
+                taking, num_by_it = bisect_right(first_evictions, number) - 1, 0
+                first = first_evictions[taking]
+                end = first_evictions[taking + 1] if taking + 1 < len(first_evictions) else self._num_evicted
             num_by_it += 1
             if not is_costly[number]:
                 is_costly[number] = 1
@@ -157,7 +158,7 @@ class Attribution(ABC):
 
     def _add(self, request_id: int, taking: int, num_tokens: int) -> None:
         rows, takings = self.charges, self._takings
-        step, time_ps, owner = takings.rows[3 * taking : 3 * taking + 3]
+        step, time_ps, owner = takings.rows.packed()[3 * taking : 3 * taking + 3]
         rows.request_id.append(request_id)
         rows.num_tokens.append(num_tokens)
         rows.computed_ps.append(self._now())

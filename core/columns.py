@@ -85,7 +85,7 @@ def step_arrays(recorder: Recorder, requests: RequestLog, pool_num_blocks: int |
     num_decodes, num_running = recorder.plan_column("num_decodes")[plan], recorder.plan_column("num_running")[plan]
     grown = num_earlier * num_decodes
     num_filled = recorder.plan_column("num_filled_tokens")[plan] + grown * recorder.num_kv_groups
-    referenced = _ints(recorder.step_referenced_blocks.packed())[:total]
+    referenced = recorder.step_referenced_blocks.expand(total)
     cached, orphans = recorder.step_cached_blocks.expand(total), recorder.step_orphan_blocks.expand(total)
     internal = recorder.step_internal_tokens.expand(total)
     num_plans = recorder.num_plans

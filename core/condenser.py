@@ -26,7 +26,7 @@ class Condenser:
     def on_done(self, recorder: Recorder) -> None:
         """A request of the run is done: a time at which all that was recorded is whole."""
         is_full = len(recorder.plans) >= self._num_values_at_once
-        if is_full or len(recorder.step_referenced_blocks) >= _NUM_STEPS_AT_ONCE:
+        if is_full or recorder.num_steps_begun - recorder.num_steps_taken >= _NUM_STEPS_AT_ONCE:
             self._take(recorder)
 
     def finish(self, recorder: Recorder) -> tuple[StepTotals, tuple[GapSpans, ...]]:

@@ -41,7 +41,7 @@ PLAN = (
 )
 
 
-_MOST_NEW_STEPS: Final = 1 << 14
+_MOST_NEW_VALUES: Final = 1 << 13  # of plans; about as many changes of counts are then new
 
 
 class Series:
@@ -138,7 +138,7 @@ class Recorder:
         self.orphan_blocks_after = Series()
 
         self.num_steps_begun = 0
-        self.step_referenced_blocks = IntColumn("i")
+        self.step_referenced_blocks = Series()
         self.step_cached_blocks = Series()
         self.step_shared_references = Series()  # to blocks, beyond the first of each
         self.step_orphan_blocks = Series()
@@ -176,7 +176,7 @@ class Recorder:
         each of them the decodes fill a slot that was reserved.
         """
         pool, place = tables.pool, self.num_steps_begun
-        self.step_referenced_blocks.new += [pool.num_referenced] * num_steps
+        self.step_referenced_blocks.note(place, pool.num_referenced)
         self.step_cached_blocks.note(place, pool.num_cached)
         self.step_shared_references.note(place, pool.num_shared)
         self.step_orphan_blocks.note(place, pool.num_orphans)
@@ -188,7 +188,8 @@ class Recorder:
     def on_step(self, pool: Pool, num_internal_tokens: int) -> None:
         """One further step began, and has taken its blocks, in a pool of which any block serves anybody."""
         place = self.num_steps_begun
-        self.step_referenced_blocks.new.append(pool.num_referenced)
+        if pool.num_referenced != self.step_referenced_blocks.last:
+            self.step_referenced_blocks.note(place, pool.num_referenced)
         if num_internal_tokens != self.step_internal_tokens.last:
             self.step_internal_tokens.note(place, num_internal_tokens)
         if pool.num_cached != self.step_cached_blocks.last:
@@ -246,14 +247,13 @@ class Recorder:
 
     def on_done(self, request: Request) -> None:
         self.requests.add(request)
-        if len(self.step_referenced_blocks.new) >= _MOST_NEW_STEPS:
+        if len(self.plans.new) >= _MOST_NEW_VALUES:
             self._pack()
         if self.condenser is not None:
             self.condenser.on_done(self)
 
     def _pack(self) -> None:
         self.plans.packed()
-        self.step_referenced_blocks.packed()
         for series in self._all_series():
             series.pack()
 
@@ -261,6 +261,7 @@ class Recorder:
         return (
             self.cached_blocks_after,
             self.orphan_blocks_after,
+            self.step_referenced_blocks,
             self.step_cached_blocks,
             self.step_shared_references,
             self.step_orphan_blocks,
@@ -279,11 +280,11 @@ class Recorder:
         end_plan, end_step = self.num_plans, first_step + num_steps
         part.block_size, part.num_kv_groups = self.block_size, self.num_kv_groups
         part.plans = self.plans.pop_first(len(self.plans))
-        part.step_referenced_blocks = self.step_referenced_blocks.pop_first(num_steps)
         part.uneven_ps, part.late_gaps_ps = self.uneven_ps[:], self.late_gaps_ps[:]
         part.lost_decodes = {place - first_plan: number for place, number in self.lost_decodes.items()}
         part.cached_blocks_after = self.cached_blocks_after.cut(first_plan, end_plan)
         part.orphan_blocks_after = self.orphan_blocks_after.cut(first_plan, end_plan)
+        part.step_referenced_blocks = self.step_referenced_blocks.cut(first_step, end_step)
         part.step_cached_blocks = self.step_cached_blocks.cut(first_step, end_step)
         part.step_orphan_blocks = self.step_orphan_blocks.cut(first_step, end_step)
         part.step_evictions_before_end = self.step_evictions_before_end.cut(first_step, end_step)

@@ -32,11 +32,11 @@ class Stretches:
 def stretches_of(recorder: Recorder, plans: EvenPlans) -> Stretches:
     """The steps of the plans that the recorder holds; a stretch begins with the first eviction, too.
 
-    O(plans + changes of a count); the blocks in use are looked through once, a pass of numpy.
+    O(plans + changes of a count), and a pass of numpy over the steps.
     """
     first, total = plans.first_steps, int(plans.num_steps.sum())
-    referenced = np.array(recorder.step_referenced_blocks.packed())[:total]
     counts = (
+        recorder.step_referenced_blocks,
         recorder.step_cached_blocks,
         recorder.step_orphan_blocks,
         recorder.step_shared_references,
@@ -44,7 +44,7 @@ def stretches_of(recorder: Recorder, plans: EvenPlans) -> Stretches:
         recorder.step_external_tokens,
     )
     changes = [count.places for count in counts] + [recorder.step_evictions_before_end.places[:1]]
-    begins = _begins(first, referenced, changes, total)
+    begins = _begins([first, *changes], total)
     plan = np.repeat(np.arange(len(plans)), plans.num_steps)[begins]
     num_earlier = begins - first[plan]
     busy_ps = plans.elapsed_ps(slice(None), plans.num_steps)
@@ -54,14 +54,13 @@ def stretches_of(recorder: Recorder, plans: EvenPlans) -> Stretches:
         begins,
         num_earlier,
         np.diff(busy_before_ps, append=busy_ps.sum()),
-        referenced[begins].astype(np.int64),
         *(count.at(begins) for count in counts),
     )
 
 
-def _begins(first: Ints, referenced: NDArray[np.int32], changes: list[Ints], total: int) -> Ints:
+def _begins(changes: list[Ints], total: int) -> Ints:
     """Where stretches begin: with plans, and where a count changes."""
-    is_begin = np.append(np.zeros(min(total, 1), dtype=bool), referenced[1:] != referenced[:-1])
-    for places in (first, *changes):
+    is_begin = np.zeros(total, dtype=bool)
+    for places in changes:
         is_begin[places[places < total]] = True
     return np.flatnonzero(is_begin)

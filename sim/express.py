@@ -75,7 +75,7 @@ class Express:
         """`horizon()`: nothing happens before, but what the steps themselves bring about. `on_done` hears who is."""
         self._scheduler = scheduler
         self._cost = cost
-        self._horizon = horizon
+        self._outside_ps = horizon
         self._on_done = on_done
         self._source: RequestSource | None = None
         self._tables = scheduler.tables
@@ -95,13 +95,18 @@ class Express:
     def draw_from(self, source: RequestSource) -> None:
         """Arrivals come straight from the source, and nothing else happens."""
         self._source = source
-        self._horizon = lambda: NEVER_PS if (next_ps := source.next_ps()) is None else next_ps
 
         def tell(requests: list[Request], now_ps: int) -> None:
             for request in requests:
                 source.on_done(request, now_ps)
 
         self._on_done = tell
+
+    def _horizon(self) -> int:
+        if self._source is None:
+            return self._outside_ps()
+        next_ps = self._source.next_ps()
+        return NEVER_PS if next_ps is None else next_ps
 
     # ---- the loop ---------------------------------------------------------------------------------------------------
 

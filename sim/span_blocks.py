@@ -72,7 +72,7 @@ class SpanBlocks:
         values: list[int] = []  # for the log, where more than the drawn blocks comes into it
         first_step, first_place = self._scheduler.step, recorder.num_steps_begun - begin
         internal, orphans = recorder.step_internal_tokens, recorder.step_orphan_blocks
-        referenced = recorder.step_referenced_blocks.new
+        referenced = recorder.step_referenced_blocks
         # Of the steps with victims: their places, and the counts from there on.
         places: list[int] = []
         cached: list[int] = []
@@ -96,7 +96,6 @@ class SpanBlocks:
                     num_quiet = batch.steps_to_next_edge(end - step, clock)
                 else:
                     num_quiet = batch.steps_to_next_start(end - step, clock)
-                referenced += [pool.num_referenced] * num_quiet
                 step += num_quiet
                 clock += num_quiet
                 continue
@@ -139,8 +138,10 @@ class SpanBlocks:
                         unowned.pop()
                         takings += (eviction, first_step + step, now_ps, owner)
                         eviction += 1
-                if step and tables.num_surplus_tokens != internal.last:
-                    internal.note(first_place + step, tables.num_surplus_tokens)
+                if step:
+                    referenced.note(first_place + step, pool.num_referenced)
+                    if tables.num_surplus_tokens != internal.last:
+                        internal.note(first_place + step, tables.num_surplus_tokens)
             if filling:
                 heads += (first_step + step, _CACHE, EACH, len(filling))
                 num_before = len(values)
@@ -149,12 +150,10 @@ class SpanBlocks:
                     owners.append(sequence.request_id)
                 if not draws_ahead:
                     pool.entered(array("q", values[num_before:]))
-            if step:
-                referenced.append(pool.num_referenced)
-                if not draws_ahead and pool.num_orphans != orphans.last:
-                    orphans.note(first_place + step, pool.num_orphans)
-            else:
+            if not step:
                 recorder.on_step(pool, tables.num_surplus_tokens)
+            elif not draws_ahead and pool.num_orphans != orphans.last:
+                orphans.note(first_place + step, pool.num_orphans)
             step += 1
             clock += 1
         if publishes:
@@ -170,7 +169,6 @@ class SpanBlocks:
     def _take_step_by_step(self, begin: int, end: int) -> None:
         batch, pool, tables, recorder = self._batch, self._pool, self._tables, self._recorder
         publishes, size, buckets = tables.prefix_caching, tables.block_size, batch.buckets
-        referenced = recorder.step_referenced_blocks.new
         steps_to_next = batch.steps_to_next_edge if publishes else batch.steps_to_next_start
         filling = _NOBODY
         step, clock = begin, batch.clock
@@ -179,7 +177,6 @@ class SpanBlocks:
             if step and not crossing:
                 num_quiet = steps_to_next(end - step, clock)
                 if num_quiet:
-                    referenced += [pool.num_referenced] * num_quiet
                     recorder.num_steps_begun += num_quiet
                     step += num_quiet
                     clock += num_quiet
@@ -195,7 +192,6 @@ class SpanBlocks:
             if step == 0 or crossing or filling:
                 recorder.on_step(pool, tables.num_surplus_tokens)
             else:
-                referenced.append(pool.num_referenced)
                 recorder.num_steps_begun += 1
             step += 1
             clock += 1

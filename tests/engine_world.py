@@ -128,6 +128,11 @@ class EngineResult:
             for request in self.scheduler.recorder.done
         }
 
+    def referenced_blocks(self) -> list[int]:
+        """Blocks in use while each step ran."""
+        recorder = self.scheduler.recorder
+        return recorder.step_referenced_blocks.expand(recorder.num_steps_begun).tolist()
+
     def num_of(self, event: Event) -> int:
         return int((self.scheduler.log.rows()[:, 1] == event).sum())
 

@@ -58,7 +58,7 @@ def totals_of(steps: dict[str, NDArray[Any]], num_filled_tokens: int = 0, num_in
         row["start_ps"], row["first_ps"] = (round(steps[name][place] * PS_PER_S) for name in ("start_s", "duration_s"))
         row["referenced_blocks_after"] = int(steps["num_referenced_blocks_after"][place])
         recorder.plans.new += row.values()
-        recorder.step_referenced_blocks.new.append(int(steps["num_referenced_blocks"][place]))
+        recorder.step_referenced_blocks.note(place, int(steps["num_referenced_blocks"][place]))
         recorder.step_cached_blocks.note(place, int(steps["num_cached_blocks"][place]))
         recorder.cached_blocks_after.note(place, int(steps["num_cached_blocks_after"][place]))
     totals.add(even_plans(recorder), recorder)

@@ -214,5 +214,5 @@ def test_37_window_layers_keep_their_window_on_the_engine():
     trace = trace_of([0], [111], [4])
     run = run_trace(trace, setup)
     assert [(group.num_layers, group.window_tokens) for group in shape.kv_groups()] == [(10, None), (10, 32), (10, 32)]
-    assert list(run.scheduler.recorder.step_referenced_blocks.packed())[7] == 7 + 2 + 2
+    assert run.referenced_blocks()[7] == 7 + 2 + 2
     assert_lockstep(trace, setup, run)

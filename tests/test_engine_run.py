@@ -99,7 +99,7 @@ def test_four_samples_share_their_prompt(num_prompt, after_prefill):
     """n=4, 20 outputs, blocks of 16: the full prompt blocks are held once; the peak is 6 + 4 * 2 blocks."""
     setup = EngineSetup(Settings(num_blocks=64, block_size=16))
     four = run_trace(trace_of([0], [num_prompt], [20], num_samples=[4]), setup)
-    referenced = list(four.scheduler.recorder.step_referenced_blocks.packed())
+    referenced = four.referenced_blocks()
     assert referenced[0] == after_prefill
     assert referenced[1] == 10  # 6 shared, and a tail for each: three copies and the original, or four new blocks
     assert max(referenced) == 14

@@ -56,7 +56,7 @@ def test_37_window_layers_keep_their_window() -> None:
 
 def referenced_blocks(run: Run) -> list[int]:
     """Blocks in use while each step ran."""
-    return list(run.scheduler.recorder.step_referenced_blocks.packed())
+    return run.step_arrays()["num_referenced_blocks"].tolist()
 
 
 def num_seen_blocks(group: KVGroup, first: int, last: int) -> int:

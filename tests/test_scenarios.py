@@ -23,7 +23,7 @@ UNBOUNDED = None
 
 def referenced_blocks(run: Run) -> list[int]:
     """Blocks in use while each step ran."""
-    return list(run.scheduler.recorder.step_referenced_blocks.packed())
+    return run.step_arrays()["num_referenced_blocks"].tolist()
 
 
 def hit_tokens(run: Run) -> list[int]:

@@ -67,9 +67,9 @@ def test_on_the_engine_the_prefix_cache_alone_needs_17_blocks() -> None:
     """A hit leaves the last block of an aligned prompt to each of four requests: 5 + 4 x 3, not 6 + 4 x 2."""
     chosen = EngineSetup(Settings(num_blocks=40))
     apart = run_trace(trace_of([0] * 4, [96] * 4, [20] * 4, segments=[[(0, 96)]] * 4), chosen)
-    assert max(apart.scheduler.recorder.step_referenced_blocks.packed()) == 17
+    assert max(apart.referenced_blocks()) == 17
     together = run_trace(trace_of([0], [96], [20], num_samples=[4]), chosen)
-    assert max(together.scheduler.recorder.step_referenced_blocks.packed()) == 14
+    assert max(together.referenced_blocks()) == 14
 
 
 @pytest.mark.parametrize(

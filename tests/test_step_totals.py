@@ -152,7 +152,7 @@ def record(recorder: Recorder, plans: list[Any], num_before_cut: int) -> None:
                 series.note(num_steps_begun, count)
             num_evictions += evicts and place > 1
             recorder.step_evictions_before_end.note(num_steps_begun, num_evictions)
-            recorder.step_referenced_blocks.new.append(counts[0] + 5)
+            recorder.step_referenced_blocks.note(num_steps_begun, counts[0] + 5)
             num_steps_begun += 1
         if place and min(lost, gaps):
             recorder.lost_decodes[place] = min(lost, gaps)

@@ -63,6 +63,11 @@ class TraceSource(RequestSource):
             )
         )
         self._is_private = trace.hash_ids is None and trace.prompt_segments is None
+        hash_ids = trace.hash_ids
+        self._hash_ids = None if hash_ids is None else hash_ids.values.data
+        self._hash_offsets = None if hash_ids is None else hash_ids.offsets.data
+        self._hash_block_tokens = trace.hash_block_tokens
+        self._block_size = config.block_size_tokens
         self._start()
         follows_ends = config.arrivals in (Arrivals.SEQUENTIAL, Arrivals.CLOSED_LOOP)
         self.hears_of_ends = self._has_cancellations or follows_ends or bool(self._children)
@@ -175,11 +180,12 @@ class TraceSource(RequestSource):
 
     def block_keys(self, row: int) -> BlockKeys:
         """The keys of the row's blocks: of its prompt, and of its output as far as that is known."""
-        trace, size, owner = self._trace, self._config.block_size_tokens, self._request_ids[row]
+        trace, size, owner, offsets = self._trace, self._block_size, self._request_ids[row], self._hash_offsets
         salt = 0 if trace.hash_salt is None else int(trace.hash_salt[row])
         num_prompt = self._num_prompt_tokens[row]
-        if trace.hash_ids is not None and trace.hash_block_tokens is not None:
-            return HashKeys(owner, trace.hash_ids.row(row).tolist(), trace.hash_block_tokens, size, num_prompt, salt)
+        if self._hash_ids is not None and offsets is not None and self._hash_block_tokens is not None:
+            hash_ids = self._hash_ids[offsets[row] : offsets[row + 1]].tolist()
+            return HashKeys(owner, hash_ids, self._hash_block_tokens, size, num_prompt, salt)
         if trace.prompt_segments is not None:
             segments = trace.prompt_segments.row(row)
             if trace.output_segments is not None and self._config.outputs_as_recorded:

@@ -174,6 +174,24 @@ def test_s3fifo_turns_to_the_main_queue_as_soon_as_anything_is_in_it() -> None:
     assert batches.choose(20, None).tolist() == [*range(20)]
 
 
+def test_s3fifo_names_its_victims_before_its_main_queue_moves_in_memory() -> None:
+    """All stay in the main queue, which comes to the end of its memory again and again."""
+    num, hits = 200, np.array([number for number in range(200) if number % 3])
+    one_by_one = S3FIFO(PolicyEnv(lambda: 0, num, 1), small_ratio=0.01, threshold=1)
+    batches = one_by_one.in_batches(np.arange(1, num + 1))
+    blocks = [Block(number, key=number + 1) for number in range(num)]
+    victims = array("q", range(num))
+    for _ in range(8):
+        one_by_one.on_insert([blocks[number] for number in victims])
+        one_by_one.on_release([blocks[number] for number in victims])
+        batches.enter(victims)
+        batches.rest(np.array(victims))
+        one_by_one.on_hit([blocks[number] for number in hits], readmission=False)
+        batches.hit(hits)
+        victims = batches.choose(40, None)
+        assert victims.tolist() == [block.block_id for block in one_by_one.pop_victims([None] * 40)]
+
+
 # ---- what they are made of --------------------------------------------------------------------------------------
 
 

@@ -169,10 +169,11 @@ class S3FIFOBatches(BatchEviction):
         if len(victims) == most:
             num_passed = int(victims[-1]) + 1
             ids, marks = ids[:num_passed], marks[:num_passed]
+        gone = array_of(ids[victims])  # before the line moves its ids to make room for those that stay
         self._main.drop(len(ids))
         self._marks_of[ids] = self._after_main.take(marks)
         self._main.append(ids[self._is_kept.take(marks)])
-        return array_of(ids[victims])
+        return gone
 
     def _pass_one_of_small(self, victims: array[int], incoming: Ints | None) -> None:
         block_id = self._small.pop()

@@ -34,7 +34,8 @@ class NumberedText:
         The text ends at `place` until `bounds[-1]` is set.
         """
         if not self.shifts or self.shifts[-1] != shift:
-            self.bounds[-1:] = [place, place]
+            self.bounds[-1] = place
+            self.bounds.append(place)
             self.shifts.append(shift)
 
     @property

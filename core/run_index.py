@@ -47,17 +47,22 @@ class RunIndex(IdIndex):
     def leading(self, text: NumberedText, num_blocks: int) -> array[int]:
         if self._pending_end:
             self._settle()
-        found = array("q")
+        found: array[int] | None = None
         oldest = self._oldest
         for begin, end, shift in text.pieces(0, min(num_blocks, text.num_numbered)):
             first, last = begin + shift, end + shift
             if oldest[first] < 0:
                 break
-            if oldest[last - 1] < 0:
-                found += oldest[first : self._end_of_held(first, last - 1)]
+            is_whole = oldest[last - 1] >= 0
+            if not is_whole:
+                last = self._end_of_held(first, last - 1)
+            if found is None:
+                found = oldest[first:last]
+            else:
+                found += oldest[first:last]
+            if not is_whole:
                 break
-            found += oldest[first:last]
-        return found
+        return array("q") if found is None else found
 
     def _end_of_held(self, first: int, last: int) -> int:
         """The first of these consecutive contents that nothing holds. `first` is held, `last` is not."""

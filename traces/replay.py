@@ -64,7 +64,7 @@ class TraceSource(RequestSource):
         )
         self._is_private = trace.hash_ids is None and trace.prompt_segments is None
         hash_ids = trace.hash_ids
-        self._hash_ids = None if hash_ids is None else hash_ids.values.data
+        self._hash_ids = None if hash_ids is None else hash_ids.values
         self._hash_offsets = None if hash_ids is None else hash_ids.offsets.data
         self._hash_block_tokens = trace.hash_block_tokens
         self._block_size = config.block_size_tokens

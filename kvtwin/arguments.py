@@ -14,7 +14,8 @@ from core.whole_file import can_be_written
 from kvtwin.naming import did_you_mean
 
 _SETTINGS = ("format", "on_error", "hash_block_tokens", "tokenizer", "limit", "rate_scale", "length_scale")
-_SETTING = re.compile(rf"\btrace\.({'|'.join(_SETTINGS)})\b(=?)")
+_ARGUMENTS = ("fraction", "num_requests", "window")  # of traces.selection, which no configuration has
+_SETTING = re.compile(rf"\btrace\.({'|'.join(_SETTINGS)})\b(=?)|^({'|'.join(_ARGUMENTS)})(=)")
 _NO_WHOLE_NUMBER = re.compile(r"invalid int value: '(.*)'")
 _UNKNOWN_OPTION = re.compile(r"unrecognized arguments: (-[^ =]+)")
 
@@ -53,7 +54,8 @@ def settings_named_as_flags() -> Iterator[None]:
 
 
 def _flag(setting: re.Match[str]) -> str:
-    return f"--{setting[1].replace('_', '-')}{' ' if setting[2] else ''}"
+    name, equals = setting[1] or setting[3], setting[2] or setting[4]
+    return f"--{name.replace('_', '-')}{' ' if equals else ''}"
 
 
 def count(text: str) -> int:

@@ -207,7 +207,11 @@ def test_transforms_are_options(kvtwin, tmp_path):
         ),
         (["convert", "chat.jsonl", "o.jsonl", "--rate-scale", "0"], "--rate-scale 0; expected more than 0"),
         (["convert", "nothing.jsonl", "o.jsonl"], "nothing.jsonl: cannot be read"),
-        (["convert", "chat.jsonl", "chat.jsonl/o.jsonl"], "chat.jsonl/o.jsonl: cannot be written (Not a directory)"),
+        # Told before anything is read.
+        (["convert", "nothing.jsonl", "chat.jsonl/o.jsonl"], "chat.jsonl/o.jsonl: cannot be written; expected a file"),
+        (["fit", "nothing.jsonl", "--out", "chat.jsonl/r.yaml"], "chat.jsonl/r.yaml: cannot be written; expected a"),
+        (["synth", "rag", "--out", "chat.jsonl/o.jsonl"], "chat.jsonl/o.jsonl: cannot be written; expected a file"),
+        (["sample", "nothing.jsonl", "chat.jsonl", "--fraction", "1"], "nothing.jsonl: cannot be read"),
         (
             ["info", "chat.jsonl", "--block-size", "-3"],
             "trace info: argument --block-size: -3; expected a whole number",
@@ -230,7 +234,9 @@ def test_transforms_are_options(kvtwin, tmp_path):
             "trace 'own': every request has more than 5 prompt tokens; expected a cap",
         ),
         (["sample", "chat.jsonl", "o.jsonl"], "trace sample: how many? expected --fraction"),
-        (["sample", "chat.jsonl", "o.jsonl", "--fraction", "2"], "fraction=2; expected more than 0 and at most 1"),
+        (["sample", "chat.jsonl", "o.jsonl", "--fraction", "2"], "--fraction 2; expected more than 0 and at most 1"),
+        (["sample", "chat.jsonl", "o.jsonl", "--num-requests", "13"], "--num-requests 13; expected 1 to 12, as many"),
+        (["sample", "chat.jsonl", "o.jsonl", "--window", "a:"], "--window a; expected a number such as 30"),
         (
             ["export", "chat.jsonl", "--for", "vlm-bench", "--out", "x"],
             "--for vlm-bench: no such load tool; did you mean vllm",

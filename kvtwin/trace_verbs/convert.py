@@ -6,15 +6,16 @@ from collections.abc import Sequence
 
 from kvtwin.arguments import Arguments
 from kvtwin.trace_verbs.shaping import add_reading, add_sampling, add_shaping, read_shaped
-from kvtwin.trace_verbs.writing import chosen_format, write_and_tell
+from kvtwin.trace_verbs.writing import chosen_format, require_writable, write_and_tell
 from traces.writing import TARGETS
 
 
 def run(args: Sequence[str]) -> int:
     options = _parser().parse_args(args)
     format_name = chosen_format(options.out, options.to)
+    require_writable(options.out, [options.file, *options.merge])
     trace = read_shaped(options.file, options)
-    write_and_tell(trace, format_name, [options.file, *options.merge], options.out)
+    write_and_tell(trace, format_name, options.out)
     return 0
 
 

@@ -8,15 +8,15 @@ from pathlib import Path
 from core.errors import InputError
 from kvtwin.arguments import Arguments, seed
 from kvtwin.trace_verbs.shaping import add_reading, read
-from kvtwin.trace_verbs.writing import spare
+from kvtwin.trace_verbs.writing import require_writable
 from traces.fit import fit, residual_table
 from traces.recipe import write_recipe
 
 
 def run(args: Sequence[str]) -> int:
     options = _parser().parse_args(args)
+    require_writable(options.out, [options.file])
     trace = read(options.file, options)
-    spare([options.file], options.out)
     recipe, residuals = fit(trace, options.seed, Path(options.out).stem)
     lines = residual_table(residuals)
     not_learnt = recipe["fit"]["not_learnt"]

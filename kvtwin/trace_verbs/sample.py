@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from core.errors import InputError
 from kvtwin.arguments import Arguments
 from kvtwin.trace_verbs.shaping import add_reading, add_sampling, add_shaping, read_shaped
-from kvtwin.trace_verbs.writing import chosen_format, write_and_tell
+from kvtwin.trace_verbs.writing import chosen_format, require_writable, write_and_tell
 
 
 def run(args: Sequence[str]) -> int:
@@ -15,8 +15,9 @@ def run(args: Sequence[str]) -> int:
     if options.fraction is None and options.num_requests is None and options.window is None:
         raise InputError("trace sample: how many? expected --fraction, --num-requests or --window")
     format_name = chosen_format(options.out, options.to)
+    require_writable(options.out, [options.file, *options.merge])
     trace = read_shaped(options.file, options)
-    write_and_tell(trace, format_name, [options.file, *options.merge], options.out)
+    write_and_tell(trace, format_name, options.out)
     return 0
 
 

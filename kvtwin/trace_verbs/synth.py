@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kvtwin.arguments import Arguments
-from kvtwin.trace_verbs.writing import chosen_format, write_and_tell
+from kvtwin.trace_verbs.writing import chosen_format, require_writable, write_and_tell
 from traces.generate import generate
 from traces.recipe import load_recipe, recipe_descriptions
 
@@ -14,8 +14,9 @@ def run(args: Sequence[str]) -> int:
     options = _parser().parse_args(args)
     format_name = chosen_format(options.out, options.to)
     document, path = load_recipe(options.recipe)
+    require_writable(options.out, [str(path)])
     trace = generate(document, options.num_requests, options.seed, path.name)
-    write_and_tell(trace, format_name, [str(path)], options.out)
+    write_and_tell(trace, format_name, options.out)
     return 0
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from core.errors import InputError
+from core.whole_file import can_be_written
 from kvtwin.trace_verbs.shaping import note
 from traces.schema import Trace
 from traces.writers.mooncake import HASH_BLOCK_TOKENS
@@ -30,14 +31,22 @@ def spare(sources: Iterable[str], path: str | Path) -> None:
     """Raises InputError rather than let `path` be written over one of the files, or into one of the folders, read."""
     if not Path(path).exists():
         return
-    for source in map(Path, sources):
+    for source in filter(Path.exists, map(Path, sources)):  # what is not there is told by whoever reads it
         if Path(path).samefile(source) or (source.is_dir() and Path(path).resolve().parent == source.resolve()):
             raise InputError(f"{path} is a file that is read; expected another name to write to")
 
 
-def write_and_tell(trace: Trace, format_name: str, sources: Iterable[str], path: str) -> None:
-    """Writes the file and says so; raises InputError rather than write over a file that the trace came from."""
+def require_writable(path: str, sources: Iterable[str]) -> None:
+    """Raises InputError, before the work, where a trace cannot be written to `path` or was read from there."""
     spare(sources, path)
+    if Path(path).is_dir():
+        raise InputError(f"{path} is a folder; expected a file to write to")
+    if not can_be_written(Path(path)):
+        raise InputError(f"{path}: cannot be written; expected a file in a folder that can")
+
+
+def write_and_tell(trace: Trace, format_name: str, path: str) -> None:
+    """Writes the file and says so."""
     write_trace_as(format_name, trace, path)
     tell_losses(trace, format_name)
     if format_name.startswith("mooncake") and trace.hash_block_tokens not in (None, HASH_BLOCK_TOKENS):

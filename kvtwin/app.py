@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from difflib import get_close_matches
 from importlib import import_module
 
 from core.errors import InputError
-from kvtwin.rare_collection import rare_collection
+from kvtwin.rare_collection import lasting
 
 VERBS = {
     "sim": "replay a trace in the simulator; -m sweeps",
@@ -29,6 +30,8 @@ VERBS = {
     "compile": "the simulator as machine code: the same results in half the time",
     "doctor": "check this installation",
 }
+
+WITH_TORCH = ("engine", "validate", "calibrate", "demo", "model", "doctor")  # whose threads are left as they are
 
 EXAMPLES = """examples:
   kvtwin sim                                            bundled trace, one table, no torch
@@ -70,9 +73,10 @@ def _run(args: Sequence[str]) -> int:
 
         print(f"kvtwin {version('kvtwin')}")
         return 0
-    with rare_collection():  # what is imported stays: there is nothing to collect yet
-        run = _verb(args[0])
-    return run(args[1:])
+    if args[0] not in WITH_TORCH:
+        # Threads of numpy's BLAS, of which a simulation has no use, spin from its import on: a tenth of a second.
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    return _verb(args[0])(args[1:])
 
 
 def _usage() -> str:
@@ -86,7 +90,9 @@ def _verb(name: str) -> Callable[[Sequence[str]], int]:
         near = get_close_matches(name, VERBS, n=2)
         hint = f"did you mean {' or '.join(near)}?" if near else f"expected one of {', '.join(VERBS)}"
         raise InputError(f"no verb {name!r}: {hint}")
-    run: Callable[[Sequence[str]], int] = import_module(f"kvtwin.verbs.{name}").run
+    module = f"kvtwin.verbs.{name}"
+    with nullcontext() if module in sys.modules else lasting():
+        run: Callable[[Sequence[str]], int] = import_module(module).run
     return run
 
 

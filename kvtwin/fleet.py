@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from core.errors import InputError
 from core.interfaces import PolicyEnv
@@ -14,16 +15,17 @@ from engine.interrupt import DeferredInterrupt
 from kvtwin.experiment import Experiment
 from kvtwin.foreseeing import is_clairvoyant
 from kvtwin.placement import Placement, looks_at_replicas, placement_of, why_together
-from kvtwin.processes import Finished, JobProcesses, num_cores
 from kvtwin.progress import Progress, Silent
 from kvtwin.rare_collection import rare_collection
-from kvtwin.ray_tasks import RayTasks, require_ray
 from kvtwin.replica_records import ReplicaRecords, replica_records
 from sim.beam_model import BeamModel, RandomBeams
 from sim.cost_model import CostModel
 from sim.fleet import run_fleet
 from sim.simulation import run_simulation
 from sim.watched_cost import WatchedCost
+
+if TYPE_CHECKING:
+    from kvtwin.processes import Finished
 
 RAY = "ray"
 WORTH_PROCESSES = 50_000  # requests: fewer are done before a second process has started
@@ -57,6 +59,8 @@ def check_fleet(experiment: Experiment) -> None:
     """Raises InputError for what many replicas cannot do."""
     num_replicas = experiment.fleet.num_replicas
     if experiment.fleet.shards_on == RAY:
+        from kvtwin.ray_tasks import require_ray
+
         require_ray()
     if num_replicas == 1:
         return
@@ -116,7 +120,11 @@ def _num_shards(experiment: Experiment) -> int:
     if fleet.num_shards is not None:
         return fleet.num_shards
     is_worth_it = fleet.shards_on == RAY or experiment.trace.num_requests >= WORTH_PROCESSES
-    return num_cores() if is_worth_it else 1
+    if not is_worth_it:
+        return 1
+    from kvtwin.processes import num_cores
+
+    return num_cores()
 
 
 def _simulate_together(experiment: Experiment, watch: Watch) -> list[ReplicaRecords]:
@@ -195,6 +203,9 @@ def _simulate_in_shards(
     experiment: Experiment, placement: Placement, num_shards: int, watch: Watch
 ) -> list[ReplicaRecords]:
     """Over processes, ours or Ray's. After Ctrl-C those that have not begun never do."""
+    from kvtwin.processes import JobProcesses  # neither is loaded for runs that need none
+    from kvtwin.ray_tasks import RayTasks
+
     records: list[ReplicaRecords] = []
     num_done = 0
     work, numbers = _Aside(experiment, placement, watch.cost), range(placement.num_replicas)

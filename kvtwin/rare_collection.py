@@ -18,3 +18,16 @@ def rare_collection() -> Iterator[None]:
         yield
     finally:
         gc.set_threshold(young, *others)
+
+
+@contextmanager
+def lasting() -> Iterator[None]:
+    """What is made meanwhile, such as modules, stays: no garbage is looked for in it, now or later."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        if was_enabled:
+            gc.enable()

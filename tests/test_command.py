@@ -38,6 +38,17 @@ def long_trace(path: Path) -> Path:
     return write_trace(path, [row(number, 300, 400) for number in range(6000)])
 
 
+@pytest.mark.parametrize(
+    ("verb", "set_by_user", "found"), [("mrc", None, "1"), ("mrc", "3", "3"), ("demo", None, None), ("demo", "3", "3")]
+)
+def test_numpy_starts_no_threads_where_nothing_would_use_them(kvtwin, monkeypatch, verb, set_by_user, found):
+    monkeypatch.setenv("OPENBLAS_NUM_THREADS", set_by_user or "")
+    if set_by_user is None:
+        monkeypatch.delenv("OPENBLAS_NUM_THREADS")
+    kvtwin(verb, "--help")
+    assert os.environ.get("OPENBLAS_NUM_THREADS") == found
+
+
 @pytest.mark.parametrize("words", [(), ("--help",), ("-h",)])
 def test_help_names_every_verb(kvtwin, words):
     finished = kvtwin(*words)

@@ -155,7 +155,7 @@ def _called(calls: Sequence[_Call], num_references: int, num_jobs: int) -> list[
     """The answers in the order of the calls, from several processes where that pays. Ctrl-C ends them all."""
     num_jobs = min(num_jobs, len(calls), 1 + len(calls) * num_references // _WORTH_A_PROCESS)
     answer, answers = partial(_answer, calls), []
-    with progress_bar("mrc", len(calls), "curves") as progress:
+    with progress_bar("mrc", len(calls), "replays") as progress:
         if num_jobs <= 1:
             for number in range(len(calls)):
                 answers.append(answer(number))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from importlib.resources.abc import Traversable
@@ -19,7 +19,8 @@ from kvtwin.policy_kinds import Kind, kind_of, shipped_names
 
 SHIPPED = "kvtwin"
 _SENTENCE_END = re.compile(r"(?<=\.)\s+")
-_CITATION = re.compile(r"\b(19|20)\d\d\b|'\d\d\b|\bvLLM\b|\bSGLang\b|\bSource:")
+_SOURCE = "Source: "  # what a sentence that says so begins with
+_CITATION = re.compile(r"\b(19|20)\d\d\b|'\d\d\b|\bvLLM\b|\bSGLang\b")
 
 
 @dataclass(frozen=True)
@@ -78,9 +79,16 @@ def listed(kind: Kind, name: str, policy: type[Policy], given: dict[str, Any], o
         {**defaults_of(policy), **given},
         policy.clairvoyant,
         sentences[0] if sentences else "",
-        next((part for text in sentences for part in text.split("; ") if _CITATION.search(part)), ""),
+        _source(sentences),
         origin,
     )
+
+
+def _source(sentences: Sequence[str]) -> str:
+    """The sentence that is marked as such, or else the first that names a year or an engine."""
+    marked = (text.removeprefix(_SOURCE) for text in sentences if text.startswith(_SOURCE))
+    cited = (part for text in sentences for part in text.split("; ") if _CITATION.search(part))
+    return next(marked, next(cited, ""))
 
 
 def _sentences(policy: type[Policy]) -> Iterator[str]:

@@ -41,7 +41,7 @@ STEP_COLUMNS = ("start_s", "duration_s", "num_evictions", *_LEVELS, *(f"{name}_a
 GAP_COLUMNS = ("gap_s", "multiplicity")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Run:
     """One finished (or interrupted) run: its summary and its arrays. `path` is None for a run that was not written."""
 
@@ -50,6 +50,13 @@ class Run:
     requests: Arrays
     steps: Arrays
     gaps: Arrays
+
+    def __repr__(self) -> str:
+        """One line: the arrays have a row for each request and step."""
+        outcomes = self.summary["metrics"].get("outcomes", {})
+        counts = ", ".join(f"{number:,} {outcome}" for outcome, number in outcomes.items() if number)
+        where = self.path or "not written"
+        return f"<Run: {self.summary['kind']} of {self.summary['trace'].get('name')}: {counts}; {where}>"
 
     @property
     def folder(self) -> Path:

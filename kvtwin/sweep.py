@@ -32,7 +32,7 @@ SWEEP_FILE = Path("runs/multirun.yaml")  # which Hydra writes before it sees whe
 INTERRUPTED = 130  # exit status after Ctrl-C
 WRITTEN_BY_EVERY_JOB = ("out", "hardware_file")
 MADE_ROOM = {f"{group}={OWN}" for group in CLASS_GROUPS}  # for a class of the user's: nobody wrote these words
-LABELLED_ALREADY = (*WRITTEN_BY_EVERY_JOB, "trace", "model", "hardware")
+NO_LABELS = (*WRITTEN_BY_EVERY_JOB, "report", "trace", "model", "hardware")  # labelled already, or nothing to compare
 
 
 @dataclass(frozen=True)
@@ -256,14 +256,15 @@ def job_name() -> str:
 def override_labels(config: DictConfig) -> dict[str, Any]:
     """What the command line, or the sweep, chose for this job: by the end of each key, or all of it where ends agree.
 
-    Values come from the resolved configuration. What has a name of its own, or is a class, has its label already.
+    Values come from the resolved configuration. What has a name of its own, or is a class, has its label already, and
+    `report` changes no figure.
     """
     keys = [word.lstrip("+").partition("=")[0] for word in HydraConfig.get().overrides.task]
     ends = [key.rpartition(".")[2] for key in keys]
     labels: dict[str, Any] = {}
     for word, key, end in zip(HydraConfig.get().overrides.task, keys, ends, strict=True):
         choice = word.partition("=")[2]
-        is_told = end == "_target_" or word in MADE_ROOM or key in LABELLED_ALREADY
+        is_told = end == "_target_" or word in MADE_ROOM or key in NO_LABELS
         if is_told or key.startswith(("~", "hydra.")):
             continue
         value = OmegaConf.select(config, key)

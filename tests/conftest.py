@@ -6,6 +6,7 @@ is read as source; KVTWIN_COMPILED=1 tests the machine code that `kvtwin compile
 
 import gc
 import os
+import sys
 from importlib.util import find_spec
 
 os.environ["TRITON_INTERPRET"] = "1"
@@ -67,6 +68,12 @@ def pytest_collection_finish() -> None:
     """What is loaded by now, torch and all tests, stays to the end: garbage collection need not look through it."""
     gc.collect()
     gc.freeze()
+
+
+def pytest_unconfigure() -> None:
+    """What Triton holds must go before the process ends: its nanobind tells of every leak. Takes half a second."""
+    if "triton" in sys.modules:
+        gc.unfreeze()
 
 
 def pytest_report_header() -> list[str]:

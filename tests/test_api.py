@@ -130,6 +130,7 @@ def test_the_same_seed_gives_the_same_bytes_in_any_process(tmp_path):
 def test_nothing_is_written_unless_asked_for(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     run = kvtwin.simulate(overrides=["trace.limit=5"])
+    assert repr(run) == "<Run: sim of chat: 5 finished; not written>"
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(InputError, match="not written to a folder"):
         _ = run.folder

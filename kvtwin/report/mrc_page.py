@@ -30,7 +30,10 @@ def write_mrc_page(path: Path, found: Mapping[str, Any]) -> None:
         Section("Hits against capacity", " ".join(remarks(found)), chart_grid([chart])),
     ]
     verdict = Verdict(str(found["trace"]), f"mode {found['mode']}", "neutral")
-    footer = "One request after the other; answers and time left out. LRU's line is exact at every capacity."
+    footer = (
+        "One request after the other; answers and time left out. LRU's line is exact at every capacity, the others "
+        "are straight from one point to the next."
+    )
     write_page(path, render_page("kvtwin mrc", verdict, [], f"{headline(found)}.", [], sections, [chart], footer))
 
 

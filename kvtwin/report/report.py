@@ -74,7 +74,7 @@ def write_report(
         ),
         Section(
             "Request by request",
-            "Above the line the simulator is too slow, below it too fast.",
+            _request_lead(engine_runs),
             f"{chart_grid(scatters)}{_request_table(comparison)}",
         ),
         Section("Over time", _time_lead(engine_runs), chart_grid(over_time)),
@@ -226,6 +226,13 @@ def _fleet(run: Run) -> list[Section]:
     each = table(("replica", *fleet_figures.FIGURES.values()), fleet_figures.replica_rows(fleet)[:_MOST_REPLICAS])
     lead = f"Routed by {fleet['routing'].rpartition('.')[2]}. max/mean is 1 where all have the same."
     return [Section("Replicas", lead, _panel(f"{spread}{each}"))]
+
+
+def _request_lead(engine_runs: Sequence[Run]) -> str:
+    lead = "Above the line the simulator is too slow, below it too fast."
+    if len(engine_runs) == 1:
+        return lead
+    return f"{lead} Measured: each request's median over {len(engine_runs)} engine runs."
 
 
 def _time_lead(engine_runs: Sequence[Run]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from array import array
-from typing import ClassVar
+from typing import ClassVar, Final
 
 import numpy as np
 from mypy_extensions import mypyc_attr
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from core.interfaces import Policy
 
 Ints = NDArray[np.int64]
-FEW = 8
+FEW: Final = 8
 """So many blocks are treated one by one before an array operation has begun."""
 
 
@@ -47,6 +47,12 @@ class BatchEviction(ABC):
         """So many victims, of resting blocks, of which there are enough; they lose their content.
 
         `incoming`: by number, the content that each makes room for, 0 where that is not known; None: of none it is.
+        """
+
+    @abstractmethod
+    def foresee(self, num_blocks: int) -> array[int]:
+        """As `choose` without anything incoming, but no more than so many: as far as they make no difference to what
+        blocks `enter` meanwhile, nor those to them. Nothing else is told meanwhile, and what enters is new to all.
         """
 
     @abstractmethod

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,8 +13,8 @@ from core.content import BlockKeys
 from core.id_index import IdIndex
 from core.numbered_text import ContentNumbers, NumberedText
 
-_FIRST_ROOM = 1024
-_ROOT = 0
+_FIRST_ROOM: Final = 1024
+_ROOT: Final = 0
 _ONE = np.int32(1)  # a number of another kind than the column's would be ten times as slow
 
 

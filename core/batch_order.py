@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import heapq
 from array import array
+from typing import Final
 
 import numpy as np
 
 from core.batch_eviction import FEW, Ints, array_of
 from core.id_line import IdLine
 
-_MORE_THAN_ENOUGH = 64
-_FEW_GONE = 4096
+_MORE_THAN_ENOUGH: Final = 64
+_FEW_GONE: Final = 4096
 
 
 class _Line:
@@ -79,21 +80,29 @@ class BatchOrder:
         """Removes some of the first, of one score, adding them to `victims`: no more than so many in all. Returns their
         score. There are enough.
         """
+        num_before = len(victims)
         while True:
             score = self._heap[0]
-            line = self._lines[score]
-            num_before = len(victims)
-            if line.ids.length:
-                if num_blocks - num_before > FEW:
-                    victims += self._pass_many(line, num_blocks - num_before)
-                else:
-                    self._pass_one(line, victims)
-            else:
-                heapq.heappop(self._heap)
-                del self._lines[score]
+            self.pass_first(num_blocks, victims)
             if len(victims) > num_before:
-                self._num_blocks -= len(victims) - num_before
                 return score
+
+    def may_have(self, highest: int) -> bool:
+        """Is any block's score as low as this? There are such, or were until lately."""
+        return bool(self._heap) and self._heap[0] <= highest
+
+    def pass_first(self, num_blocks: int, victims: array[int]) -> None:
+        """As `pop`, but only of the least score, of which there may be none left."""
+        score, num_before = self._heap[0], len(victims)
+        line = self._lines[score]
+        if not line.ids.length:
+            heapq.heappop(self._heap)
+            del self._lines[score]
+        elif num_blocks - num_before > FEW:
+            victims += self._pass_many(line, num_blocks - num_before)
+        else:
+            self._pass_one(line, victims)
+        self._num_blocks -= len(victims) - num_before
 
     def _pass_many(self, line: _Line, most: int) -> array[int]:
         ids = line.ids.first(2 * most + _MORE_THAN_ENOUGH)

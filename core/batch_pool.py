@@ -44,15 +44,36 @@ class BatchPool(IdPool):
         if self._eviction.asks_incoming and first < min(num_known, text.num_numbered):
             incoming = _numbers(text, first, num_blocks, num_known)
         victims = self._eviction.choose(num_blocks, incoming)
+        self.lose(victims)
+        return victims
+
+    def draw_ahead(self, num_blocks: int) -> tuple[array[int], int]:
+        drawn = self._draw_free(num_blocks)
+        num_free = len(drawn)
+        if num_free < num_blocks:
+            drawn += self._eviction.foresee(num_blocks - num_free)
+        return drawn, num_free
+
+    def draw_next(self, num_blocks: int) -> tuple[array[int], int]:
+        drawn = self._draw_free(num_blocks)
+        num_free = len(drawn)
+        if num_free < num_blocks:
+            drawn += self._eviction.choose(num_blocks - num_free, None)
+        return drawn, num_free
+
+    def _draw_free(self, most: int) -> array[int]:
+        num_free = len(self.free) + self._num_blocks - self._num_used
+        return self.draw(min(most, num_free))[0] if num_free else array("q")
+
+    def lose(self, victims: array[int]) -> None:
         self._index.evict(victims)
         if self.attribution is not None:
             self.attribution.note_evicted(victims)
-        if num_blocks > FEW:
+        if len(victims) > FEW:
             self._num_others_of[view_of(victims)] = 0
         else:
             for block_id in victims:
                 self._num_others[block_id] = 0
-        return victims
 
     # ---- hits -------------------------------------------------------------------------------------------------------
 

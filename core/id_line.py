@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from array import array
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 Ints = NDArray[np.int64]
-_FIRST_ROOM = 256
+_FIRST_ROOM: Final = 256
 
 
 class IdLine:

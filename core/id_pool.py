@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from array import array
 from collections.abc import Callable, Iterable, Sequence
-from typing import ClassVar
+from typing import ClassVar, Final
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from core.id_index import IdIndex
 from core.numbered_text import NO_TEXT, NumberedText
 from core.pool import OutOfBlocksError, Pool
 
-_FRESH_AT_ONCE = 1024
+_FRESH_AT_ONCE: Final = 1024
 
 IdlePart = tuple[int, int, int]
 """Places [begin, end) of a table whose blocks nobody references; before them the pool's own number for the part."""
@@ -105,6 +105,19 @@ class IdPool(Pool):
         del free[:]
         drawn += self._victims(num_blocks - num_free, text, first + num_free, num_known)
         return drawn, num_free
+
+    def draw_ahead(self, num_blocks: int) -> tuple[array[int], int]:
+        """As `draw`, for the next so many drawings of a block each, or the first of them, if more depends on what is
+        published until then. Victims among them may keep their content until the pool is told to `lose` them.
+        """
+        return self.draw(num_blocks)
+
+    def draw_next(self, num_blocks: int) -> tuple[array[int], int]:
+        """As `draw`, where what was drawn ahead comes to its end. Victims may keep their content as there."""
+        return self.draw(num_blocks)
+
+    def lose(self, victims: array[int]) -> None:
+        """These victims of `draw_ahead` and `draw_next` are the next that are taken: now they lose their content."""
 
     def _put_fresh_ones(self, num_blocks: int) -> None:
         """So many that were never used, and some more, under those that are free, while there are any."""

@@ -127,6 +127,13 @@ class IdTables(BlockTables):
         sequence.num_registered = place + 1
         return table[place]
 
+    def publishes_known(self, sequences: Iterable[Sequence]) -> bool:
+        """May one of these, in decodes, publish content of which the prefix index knows?"""
+        for sequence in sequences:
+            if sequence.text is None or sequence.num_registered < self.ids.first_own(sequence.text):
+                return True
+        return False
+
     def undo_step(self, request: Request, plan: StepPlan, keep_registrations: bool) -> None:
         if self.prefix_caching and not keep_registrations:
             for sequence in request.live:

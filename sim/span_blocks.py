@@ -55,7 +55,7 @@ class SpanBlocks:
 
     def _take_together(self, tables: IdTables, begin: int, end: int) -> None:
         """Nobody gives a block back meanwhile, so which ones come next does not depend on the step; unless it does on
-        what is published until then: such a pool is asked step by step.
+        what is published until then: then such a pool is asked step by step.
 
         One long function on purpose: a call costs as much as what is to be done for a block.
         """
@@ -64,10 +64,10 @@ class SpanBlocks:
         draws_ahead = pool.draws_ahead
         num_taken = num_ready = 0
         drawn = array("q")
-        block_ids: list[int] = []
-        if draws_ahead:
-            drawn, num_ready = pool.draw(batch.num_starts(end - begin))
-            block_ids = drawn.tolist()
+        if draws_ahead or not tables.publishes_known(members.values()):
+            drawn, num_ready = pool.draw_ahead(batch.num_starts(end - begin))
+        block_ids = drawn.tolist()
+        entering: list[int] = []  # published, and not yet told to a pool for which it matters when
         heads, owners = log.heads, log.owners
         values: list[int] = []  # for the log, where more than the drawn blocks comes into it
         first_step, first_place = self._scheduler.step, recorder.num_steps_begun - begin
@@ -101,13 +101,15 @@ class SpanBlocks:
                 continue
             if crossing:
                 num_new = len(crossing)
-                if not draws_ahead:
-                    drawn, num_free = pool.draw(num_new)
+                num_missing = num_taken + num_new - len(block_ids)
+                if num_missing > 0:
+                    if entering:
+                        pool.entered(array("q", entering))
+                        entering.clear()
+                    more, num_free = pool.draw_next(num_missing)
+                    drawn += more
                     num_ready += num_free
-                    block_ids += drawn.tolist()
-                    if attribution is not None and num_free < num_new:
-                        unowned = drawn[num_free:].tolist()
-                        unowned.reverse()
+                    block_ids += more.tolist()
                 pool.num_referenced += num_new
                 pool.num_available -= num_new
                 if publishes:
@@ -115,8 +117,14 @@ class SpanBlocks:
                     if num_victims > 0:
                         if num_victims > num_new:
                             num_victims = num_new
+                        first_victim = num_taken + num_new - num_victims
                         heads += (first_step + step, _EVICT, NO_REQUEST, num_victims)
-                        values += block_ids[num_taken + num_new - num_victims : num_taken + num_new]
+                        values += block_ids[first_victim : first_victim + num_victims]
+                        if not draws_ahead:
+                            pool.lose(drawn[first_victim : first_victim + num_victims])
+                            if attribution is not None:
+                                unowned = block_ids[first_victim : first_victim + num_victims]
+                                unowned.reverse()
                         pool.num_cached -= num_victims
                         pool.num_evictions += num_victims
                         if step:
@@ -149,13 +157,15 @@ class SpanBlocks:
                     values.append(tables.publish_next(sequence))
                     owners.append(sequence.request_id)
                 if not draws_ahead:
-                    pool.entered(array("q", values[num_before:]))
+                    entering += values[num_before:]
             if not step:
                 recorder.on_step(pool, tables.num_surplus_tokens)
             elif not draws_ahead and pool.num_orphans != orphans.last:
                 orphans.note(first_place + step, pool.num_orphans)
             step += 1
             clock += 1
+        if entering:
+            pool.entered(array("q", entering))
         if publishes:
             log.values.fromlist(values)
         else:

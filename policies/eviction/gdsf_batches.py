@@ -48,5 +48,12 @@ class GDSFBatches(BatchEviction):
             self._age = max(self._age, self._order.pop(num_blocks, victims))
         return victims
 
+    def foresee(self, num_blocks: int) -> array[int]:
+        """What enters is scored by the age: as many as leave it as it is."""
+        victims = array("q")
+        while len(victims) < num_blocks and self._order.may_have(self._age):
+            self._order.pass_first(num_blocks, victims)
+        return victims
+
     def dropped(self, ids: array[int]) -> None:
         """They are in no order while they are referenced."""

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 
 from core.batch_eviction import Ints, largest
 from core.id_line import IdLine
 
-_FIRST_ROOM = 1024
-_NOTHING = 0
+_FIRST_ROOM: Final = 1024
+_NOTHING: Final = 0
 
 
 class GhostBatches:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from typing import Final
 
 import numpy as np
 
@@ -10,10 +11,13 @@ from core.batch_eviction import FEW, BatchEviction, Ints, array_of, largest, vie
 from core.id_line import IdLine
 from policies.eviction.ghost_batches import GhostBatches
 
-MOST_USES = 3  # two bits
-_IN_MAIN, _IS_QUEUED, _IS_AWAKE = 4, 8, 16  # marks beside the uses
-_NUM_MARKS = 32
-_MORE_THAN_ENOUGH = 64
+MOST_USES: Final = 3  # two bits
+# Marks beside the uses.
+_IN_MAIN: Final = 4
+_IS_QUEUED: Final = 8
+_IS_AWAKE: Final = 16
+_NUM_MARKS: Final = 32
+_MORE_THAN_ENOUGH: Final = 64
 
 
 class S3FIFOBatches(BatchEviction):
@@ -113,6 +117,17 @@ class S3FIFOBatches(BatchEviction):
                 self._pass_one_of_main(victims)
             else:
                 victims += self._pass_main(num_left)
+        return victims
+
+    def foresee(self, num_blocks: int) -> array[int]:
+        """What enters joins the end of the small queue: as many as that gives up before the main queue could have its
+        turn.
+        """
+        victims = array("q")
+        small = self._small
+        if not self._is_warming_up:
+            while len(victims) < num_blocks and small.length and self._num_small >= self._small_share:
+                self._pass_one_of_small(victims, None)
         return victims
 
     def _pass_small(self, most: int, victims: array[int], incoming: Ints | None) -> None:

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from array import array
+from typing import Final
 
 import numpy as np
 
 from core.batch_eviction import FEW, BatchEviction, Ints, array_of, view_of
 from core.id_line import IdLine
 
-_WAS_HIT, _IS_QUEUED, _IS_AWAKE = 1, 2, 4  # marks
-_VICTIM, _SURVIVOR = _IS_QUEUED, _IS_QUEUED | _WAS_HIT
-_MORE_THAN_ENOUGH = 64
+# Marks, and those that are resting.
+_WAS_HIT: Final = 1
+_IS_QUEUED: Final = 2
+_IS_AWAKE: Final = 4
+_VICTIM: Final = 2
+_SURVIVOR: Final = 3
+_MORE_THAN_ENOUGH: Final = 64
 
 
 class SieveBatches(BatchEviction):
@@ -60,6 +65,13 @@ class SieveBatches(BatchEviction):
             else:
                 self._pass_one(victims)
         self._start_over_at_the_end()
+        return victims
+
+    def foresee(self, num_blocks: int) -> array[int]:
+        """What enters joins the end that lies ahead: as many as the hand finds before it comes there."""
+        victims = array("q")
+        while len(victims) < num_blocks and self._ahead.length > 1:
+            self._pass_one(victims)
         return victims
 
     def _start_over_at_the_end(self) -> None:

@@ -45,9 +45,7 @@ class S3FIFOBatches(BatchEviction):
         uses = marks & MOST_USES
         self._is_promoted = uses >= threshold
         self._is_kept = uses > 0
-        self._least_kept = (
-            _IS_QUEUED + threshold
-        )  # least mark of the small queue whose block is no victim: also if awake
+        self._least_kept = _IS_QUEUED + threshold  # a block of the small queue is a victim by a lesser mark
         self._after_small = np.where(self._is_promoted, marks & _IS_AWAKE | _IN_MAIN | _IS_QUEUED, marks & ~_IS_QUEUED)
         self._after_main = np.where(self._is_kept, marks - 1, marks & ~_IS_QUEUED)
 

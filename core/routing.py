@@ -54,11 +54,11 @@ class Replicas(list[ReplicaView]):
     A list of views, to be read only: a policy may as well ask each. This one does, and serves a test's own views.
     """
 
-    def num_outstanding(self) -> Sequence[int]:
-        """Of each replica. In a run this is at hand."""
+    def num_outstanding(self) -> list[int]:
+        """Of each replica, to be read only. In a run this is at hand."""
         return [replica.num_outstanding for replica in self]
 
-    def num_cached_tokens(self, request: Request) -> Sequence[int]:
+    def num_cached_tokens(self, request: Request) -> list[int]:
         """Of each replica. In a run those are passed over that have not even its beginning."""
         return [replica.num_cached_tokens(request) for replica in self]
 

@@ -86,6 +86,8 @@ MODULES = (
     "policies.eviction.sieve",
     "policies.eviction.sieve_batches",
     "policies.queueing.fcfs",
+    "policies.routing.least",
+    "policies.routing.prefix_costs",
     "sim.async_replica",
     "sim.cluster",
     "sim.cost_model",

@@ -22,11 +22,11 @@ class LiveReplicas(Replicas):
         self._outstanding = outstanding
         self._overview = overview
 
-    def num_outstanding(self) -> Sequence[int]:
+    def num_outstanding(self) -> list[int]:
         self._outstanding.settle_all()
         return self._outstanding.num
 
-    def num_cached_tokens(self, request: Request) -> Sequence[int]:
+    def num_cached_tokens(self, request: Request) -> list[int]:
         return self._overview.num_cached_tokens(request)
 
     def with_fewest_referenced_blocks(self) -> list[int]:

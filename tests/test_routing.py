@@ -26,6 +26,7 @@ from kvtwin.placement import bare_request
 from policies.eviction.fifo import FIFO
 from policies.routing.cache_aware import CacheAware
 from policies.routing.hash import Hash
+from policies.routing.least import first_least, first_least_of_floats, largest
 from policies.routing.least_kv_use import LeastKVUse
 from policies.routing.least_outstanding import LeastOutstanding
 from policies.routing.power_of_two import PowerOfTwo
@@ -341,6 +342,12 @@ def test_an_arrival_does_not_put_off_what_is_due_before_it():
     trace = trace_of([0, 0.5], [4, 4], [3, 3], num_samples=[2, 1])
     (run,) = simulate_fleet(trace, Settings(10, eviction=FIFO), 1, LeastOutstanding)
     assert [run.request(number).first_scheduled_ps for number in (0, 1)] == [0, PS_PER_S]
+
+
+def test_of_equals_the_first_has_the_least():
+    assert [first_least(values) for values in ([3], [2, 1, 5, 1], [0, 0])] == [0, 1, 0]
+    assert [first_least_of_floats(values) for values in ([3.5], [2.0, 1.5, 1.5])] == [0, 1]
+    assert [largest(values) for values in ([3], [2, 5, 1])] == [3, 5]
 
 
 # ---- the guide --------------------------------------------------------------------------------------------------

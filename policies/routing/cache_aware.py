@@ -9,6 +9,7 @@ from core.errors import InputError
 from core.interfaces import BlockKey, PolicyEnv
 from core.request import Request
 from core.routing import Replicas, RoutingPolicy
+from policies.routing.least import first_least, largest
 
 
 class CacheAware(RoutingPolicy):
@@ -64,9 +65,10 @@ class CacheAware(RoutingPolicy):
         self._forget()
         num_blocks = request.num_prompt_tokens // self.env.block_size_tokens
         keys = request.keys.keys(0, min(num_blocks, request.keys.num_shared))
-        most, least = max(loads), min(loads)
+        least_loaded = first_least(loads)
+        most, least = largest(loads), loads[least_loaded]
         if most - least > self._balance_abs_threshold and most > least * self._balance_rel_threshold:
-            chosen = loads.index(least)
+            chosen = least_loaded
         else:
             chosen = self._by_prefix(request, keys)
         self._remember(chosen, request, keys, num_blocks - len(keys))
@@ -81,7 +83,7 @@ class CacheAware(RoutingPolicy):
         num_tokens = num_matched * self.env.block_size_tokens
         if num_tokens > self._cache_threshold * request.num_prompt_tokens:
             return owner
-        return self._num_sent.index(min(self._num_sent))
+        return first_least(self._num_sent)
 
     def _remember(self, number: int, request: Request, keys: Sequence[BlockKey], num_own: int) -> None:
         """Leaf to root: beginnings are used last, and outlive what continues them."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from core.request import Request
 from core.routing import Replicas, RoutingPolicy
+from policies.routing.least import first_least
 
 
 class LeastOutstanding(RoutingPolicy):
@@ -15,5 +16,4 @@ class LeastOutstanding(RoutingPolicy):
     looks_back = False
 
     def route(self, request: Request, replicas: Replicas) -> int:
-        loads = replicas.num_outstanding()
-        return loads.index(min(loads))
+        return first_least(replicas.num_outstanding())

@@ -5,12 +5,12 @@ from __future__ import annotations
 import random
 from math import exp
 
-import numpy as np
-
 from core.errors import InputError
 from core.interfaces import PolicyEnv
 from core.request import Request
 from core.routing import Replicas, RoutingPolicy
+from policies.routing.least import first_least_of_floats
+from policies.routing.prefix_costs import at_most, costs_of
 
 
 class PrefixAware(RoutingPolicy):
@@ -32,36 +32,48 @@ class PrefixAware(RoutingPolicy):
         for name, value in (("overlap_weight", overlap_weight), ("temperature", temperature)):
             if not isinstance(value, int | float) or not 0 <= value < float("inf"):
                 raise InputError(f"routing.{name}={value}: expected a number from 0 on")
-        self._overlap_weight = overlap_weight
+        self._overlap_weight = float(overlap_weight)
         self._temperature = temperature
         self._draw = random.Random(f"{env.seed}/routing")
         self._prefills: list[dict[Request, int]] = []  # by replica: tokens to compute, of who has no token yet
         self._oldest: dict[int, Request] = {}  # replica -> the first of these, of which it is not known that it has one
-        self._prefill_tokens = self._decode_blocks = np.zeros(0)  # sums, by replica
-        self._waits = np.zeros(0, dtype=bool)  # by replica, whether there is such a one
+        self._prefill_tokens: list[int] = []  # sums, by replica
+        self._decode_blocks: list[int] = []
+        self._waits: list[bool] = []  # by replica, whether there is such a one
 
     def route(self, request: Request, replicas: Replicas) -> int:
-        size, weight, num_prompt = self.env.block_size_tokens, self._overlap_weight, request.num_prompt_tokens
-        cached = replicas.num_cached_tokens(request)
+        cached, num_prompt = replicas.num_cached_tokens(request), request.num_prompt_tokens
         if not self._prefills:
             self._prefills = [{} for _ in cached]
-            self._prefill_tokens, self._decode_blocks = np.zeros(len(cached)), np.zeros(len(cached))
-            self._waits = np.zeros(len(cached), dtype=bool)
-        to_compute = num_prompt - np.array(cached) if any(cached) else num_prompt
+            self._prefill_tokens, self._decode_blocks = [0] * len(cached), [0] * len(cached)
+            self._waits = [False] * len(cached)
+        to_compute = [num_prompt - num_cached for num_cached in cached]
+        costs = self._costs(to_compute)
+        chosen = first_least_of_floats(costs)
+        doubtful = [*self._oldest] if self._temperature else self._doubtful(to_compute, costs[chosen])
+        if doubtful:
+            self._look_at(doubtful, replicas)
+            costs = self._costs(to_compute)
+            chosen = first_least_of_floats(costs)
         if self._temperature:
-            self._look_at([*self._oldest], replicas)
-        else:
-            most = (weight * (self._prefill_tokens + to_compute) / size + self._decode_blocks).min()
-            least = weight * to_compute / size + self._decode_blocks  # if all prompts there are computed
-            self._look_at((self._waits & (least <= most)).nonzero()[0].tolist(), replicas)
-        costs = weight * (self._prefill_tokens + to_compute) / size + self._decode_blocks
-        chosen = int(costs.argmin()) if self._temperature == 0 else self._drawn(costs.tolist())
-        self._prefills[chosen][request] = num_prompt - cached[chosen]
+            chosen = self._drawn(costs)
+        self._prefills[chosen][request] = to_compute[chosen]
         self._oldest.setdefault(chosen, request)
         self._waits[chosen] = True
-        self._prefill_tokens[chosen] += num_prompt - cached[chosen]
+        self._prefill_tokens[chosen] += to_compute[chosen]
         self._decode_blocks[chosen] += self._num_blocks(request)
         return chosen
+
+    def _costs(self, to_compute: list[int]) -> list[float]:
+        return costs_of(
+            self._prefill_tokens, to_compute, self._decode_blocks, self._overlap_weight, self.env.block_size_tokens
+        )
+
+    def _doubtful(self, to_compute: list[int], least_cost: float) -> list[int]:
+        """Those that would cost no more, were all prompts there computed by now."""
+        return at_most(
+            least_cost, self._waits, to_compute, self._decode_blocks, self._overlap_weight, self.env.block_size_tokens
+        )
 
     def _look_at(self, numbers: list[int], replicas: Replicas) -> None:
         """Only where it matters: whether a prompt is computed takes a look at the replica."""

@@ -6,6 +6,7 @@ from core.errors import InputError
 from core.interfaces import PolicyEnv
 from core.request import Request
 from core.routing import Replicas, RoutingPolicy
+from policies.routing.least import first_least
 
 
 class SessionAffinity(RoutingPolicy):
@@ -30,7 +31,7 @@ class SessionAffinity(RoutingPolicy):
         if home is not None and self._max_excess is None:
             return home
         loads = replicas.num_outstanding()
-        least = min(loads)
-        if home is None or (self._max_excess is not None and loads[home] > least + self._max_excess):
-            home = self._home[request.session_id] = loads.index(least)
+        least = first_least(loads)
+        if home is None or (self._max_excess is not None and loads[home] > loads[least] + self._max_excess):
+            home = self._home[request.session_id] = least
         return home

@@ -15,7 +15,7 @@ USAGE = "usage: kvtwin model list | kvtwin model fetch NAME | kvtwin model conve
 
 
 def run(args: Sequence[str]) -> int:
-    if args and args[0] in ("-h", "--help"):
+    if {"-h", "--help"} & set(args):
         print(USAGE)
         return 0
     if list(args) == ["list"]:

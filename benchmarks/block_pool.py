@@ -7,6 +7,7 @@ Two cycles on a pool of 10,000 blocks in chains of 64: a cached chain is acquire
 from __future__ import annotations
 
 import time
+from argparse import ArgumentParser
 from collections.abc import Callable
 from pathlib import Path
 from statistics import median
@@ -62,6 +63,7 @@ def blocks_per_cpu_s(run: Callable[[], None]) -> float:
 
 
 def main() -> None:
+    ArgumentParser(description=__doc__).parse_args()
     lines = [
         "Blocks a CPU-second through the pool under LRU; filling the pool first is counted against it",
         "",

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import time
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections import defaultdict
 from collections.abc import Callable
 from itertools import chain
@@ -133,6 +134,7 @@ def row(name: str, work: Work, rounds: list[dict[str, int]]) -> str:
 
 
 def main() -> None:
+    ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter).parse_args()
     source = find_smollm2_135m()
     if source is None:
         raise SystemExit("no weights at hand; fetch them: kvtwin model fetch smollm2_135m")

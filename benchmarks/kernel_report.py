@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
+from argparse import ArgumentParser
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -24,6 +25,7 @@ Found = Mapping[tuple[str, str], list[Resources]]  # by case and target; divisib
 
 
 def main() -> int:
+    ArgumentParser(description=__doc__).parse_args()
     found: defaultdict[tuple[str, str], list[Resources]] = defaultdict(list)
     wrong = []
     for variant, resources in checked(all_variants()):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
+from argparse import ArgumentParser
 from pathlib import Path
 
 import torch
@@ -36,6 +37,7 @@ PREFIX_TOKENS = (16, 64, 256, 1024)
 
 
 def main() -> int:
+    ArgumentParser(description=__doc__).parse_args()
     folder = fetch_smollm2_135m()
     shape, weights = load_weights(folder, torch.float32)
     text = BPECodec.load(folder / TOKENIZER_FILE).encode_corpus(corpus_text()[:12_000]).tolist()

@@ -142,7 +142,7 @@ def timed(cases: list[ReplayCase | StreamCase], tools: Tools, num_rounds: int) -
             complaints.append(f"{case.name}: {error}")
             continue
         if not results:
-            print(f"{case.name}: left out, its trace is not here", file=sys.stderr)
+            print(f"{case.name}: left out, its trace is not in {tools.public} (--traces)", file=sys.stderr)
             continue
         found[case.name] = results
         complaints += [f"{case.name}: {complaint}" for complaint in case.complaints(results)]
@@ -170,11 +170,17 @@ def main() -> int:
             for case in cases:
                 case.look(tools)
             return 0
-        if options.profile:
-            for case in cases:
-                print(f"{case.name}: {case.profile(tools)}")
-            return 0
-        return timed(cases, tools, options.rounds)
+        return profiled(cases, tools) if options.profile else timed(cases, tools, options.rounds)
+
+
+def profiled(cases: list[ReplayCase | StreamCase], tools: Tools) -> int:
+    for case in cases:
+        try:
+            print(f"{case.name}: {case.profile(tools)}")
+        except CannotMeasure as error:
+            print(f"{case.name}: {error}", file=sys.stderr)
+            return 1
+    return 0
 
 
 if __name__ == "__main__":

@@ -149,6 +149,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("folder", type=Path, nargs="?", default=DOCS.parents[1] / "shared" / "traces")
     folder = parser.parse_args().folder
+    missing = [case.file for case in CASES if not (folder / case.file).is_file()]
+    if missing:
+        parser.error(f"{folder} lacks {', '.join(missing)}; docs/traces.md says where to get them")
     results = [measured(case, folder) for case in CASES]
     text = page(results)
     (DOCS / "trace-fits.md").write_text(text, encoding="utf-8")

@@ -74,7 +74,7 @@ class ReplayCase:
         """Where our time goes, as Python's profiler tells it."""
         files = self.workload.files(tools.scratch, tools.public)
         if files is None:
-            raise CannotMeasure("its trace is not here")
+            raise CannotMeasure(f"its trace is not in {tools.public} (--traces)")
         job = self._our_job(files, self._small(tools)) | {"profile": True}
         return run_child(tools.ours, "run_kvtwin.py", job, our_environment()).log
 

@@ -90,14 +90,15 @@ def pair_requests(sim: RequestColumns, measured: RequestColumns) -> tuple[NDArra
 
 
 def is_saturated(requests: RequestColumns) -> bool | None:
-    """Whether the queue grew while requests arrived, by SATURATION_RULE; None when all arrived at once."""
-    start_s, end_s = float(requests.arrival_s.min()), float(requests.arrival_s.max())
+    """Whether the queue grew while requests arrived, by SATURATION_RULE; None when all arrived at once, or none did."""
+    arrived_s = requests.arrival_s[~np.isnan(requests.arrival_s)]
+    start_s, end_s = (float(arrived_s.min()), float(arrived_s.max())) if arrived_s.size else (0.0, 0.0)
     third_s = (end_s - start_s) / 3
     if third_s == 0:
         return None
     early = _mean_waiting(requests, start_s, start_s + third_s)
     late = _mean_waiting(requests, end_s - third_s, end_s)
-    return late > 2 * early and late > 0.05 * requests.arrival_s.size
+    return late > 2 * early and late > 0.05 * arrived_s.size
 
 
 def _check_same(block: str, keys: Sequence[str], sim: Run, engine: Run) -> None:
@@ -200,7 +201,7 @@ def _mean_waiting(requests: RequestColumns, start_s: float, end_s: float) -> flo
     left_s = np.where(np.isnan(requests.first_scheduled_s), requests.finish_s, requests.first_scheduled_s)
     left_s = np.where(np.isnan(left_s), np.inf, left_s)
     waited_s = np.clip(left_s, start_s, end_s) - np.clip(requests.arrival_s, start_s, end_s)
-    return float(waited_s.sum() / (end_s - start_s))
+    return float(np.nansum(waited_s) / (end_s - start_s))
 
 
 def _warm_repeats(engine_runs: Sequence[Run]) -> list[int]:

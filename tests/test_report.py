@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 import re
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from synthetic_runs import request_arrays, step_arrays, synthetic_run
 
 from core.errors import InputError
-from kvtwin.comparison import Lockstep, compare_runs
+from kvtwin.comparison import Lockstep, compare_runs, is_saturated
 from kvtwin.report import write_report, write_run_report
-from kvtwin.report.series import MAX_POINTS, cdf_points, extreme_rows
+from kvtwin.report.series import MAX_POINTS, cdf_points, extreme_rows, step_times_s
 from kvtwin.store import Run, write_run
 
 plotly = pytest.importorskip("plotly", reason="reports need the extra kvtwin[report]")
@@ -130,6 +131,15 @@ def test_a_report_of_one_run_has_the_same_charts_with_one_side(runs, tmp_path):
     assert list(figures) == ["cdf-ttft_s", "cdf-tpot_s", "cdf-e2e_s", "kv-use", "load"]
     assert "80 of 80 requests finished" in page
     assert "measured" not in "".join(figures)
+
+
+def test_a_run_that_was_interrupted_counts_time_from_the_first_who_came(runs, tmp_path):
+    requests = {**runs[0].requests, "arrival_s": runs[0].requests["arrival_s"].copy()}
+    requests["arrival_s"][50:] = np.nan
+    run = replace(runs[0], requests=requests)
+    assert step_times_s(run)[0] == step_times_s(runs[0])[0]
+    assert is_saturated(run.request_columns()) is False
+    write_run_report(tmp_path / "run.html", run)
 
 
 def test_a_run_in_which_nothing_ran_still_has_a_report(runs, tmp_path):

@@ -42,8 +42,8 @@ def sampled_rows(num_rows: int) -> NDArray[np.intp]:
 
 
 def step_times_s(run: Run) -> Floats:
-    """When each step started, counted from the first arrival, [num_steps]."""
-    return np.asarray(run.steps["start_s"] - run.requests["arrival_s"].min())
+    """When each step started, counted from the first arrival, [num_steps]. Some never arrived if it was interrupted."""
+    return np.asarray(run.steps["start_s"] - np.nanmin(run.requests["arrival_s"], initial=np.inf))
 
 
 def rows_at(times_s: Floats, at_s: Floats) -> NDArray[np.intp]:

@@ -31,7 +31,7 @@ from policies.eviction.s3fifo import S3FIFO
 from policies.eviction.shares import Ghosts
 from policies.eviction.sieve import Sieve
 from policies.preemption.cost_based import CostBased
-from traces.schema import Trace
+from traces.schema import Ragged, Trace
 
 POLICIES: dict[str, Any] = {
     "sieve": Sieve,
@@ -58,6 +58,19 @@ def long_texts(draw: st.DrawFn) -> Trace:
     return trace_of(arrival_s, [len(row) for row in rows], outputs, hash_ids=rows, hash_block_tokens=1)
 
 
+@st.composite
+def texts_that_go_on(draw: st.DrawFn) -> Trace:
+    """Of three families, and of each the outputs are known to be what longer prompts of it begin with."""
+    num = draw(st.integers(4, 10))
+    arrival_s = sorted(draw(st.lists(st.integers(0, 40), min_size=num, max_size=num)))
+    prompts, outputs = (draw(st.lists(st.integers(1, most), min_size=num, max_size=num)) for most in (60, 40))
+    texts = [[(family * 1000 + place, 1) for place in range(100)] for family in range(3)]
+    rows = [texts[draw(st.integers(0, 2))] for _ in range(num)]
+    trace = trace_of(arrival_s, prompts, outputs, segments=[row[:end] for row, end in zip(rows, prompts, strict=True)])
+    ends = [row[first : first + more] for row, first, more in zip(rows, prompts, outputs, strict=True)]
+    return replace(trace, output_segments=Ragged.of_segments(ends))
+
+
 def by_ids_and_one_by_one(trace: Trace, chosen: Settings) -> Run:
     """Single steps take blocks one by one. What evictions cost, and whom, is the same, too."""
     ids, blocks = (simulate(trace, replace(chosen, spans=on)) for on in (True, False))
@@ -74,7 +87,7 @@ def by_ids_and_one_by_one(trace: Trace, chosen: Settings) -> Run:
 
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(
-    trace=long_texts(),
+    trace=long_texts() | texts_that_go_on(),
     policy=st.sampled_from([*POLICIES]),
     num_more_blocks=st.integers(0, 60),
     max_num_seqs=st.integers(1, 5),
@@ -190,6 +203,50 @@ def test_s3fifo_names_its_victims_before_its_main_queue_moves_in_memory() -> Non
         batches.hit(hits)
         victims = batches.choose(40, None)
         assert victims.tolist() == [block.block_id for block in one_by_one.pop_victims([None] * 40)]
+
+
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(
+    policy=st.sampled_from([*POLICIES]),
+    spans=st.lists(st.tuples(st.integers(1, 12), st.integers(1, 12), st.integers(0, 3)), min_size=2, max_size=12),
+)
+def test_what_is_foreseen_for_a_span_is_what_its_steps_would_choose(
+    policy: str, spans: list[tuple[int, int, int]]
+) -> None:
+    """Each step takes a block and publishes it as soon; between spans some come to rest, and some are hit."""
+    num, contents = 30, np.arange(1, 31)
+    env = PolicyEnv(lambda: 0, num, 1)
+    ahead, by_step = (POLICIES[policy](env).in_batches(contents) for _ in range(2))
+    resting, awake = [*range(num)], [*range(0)]
+    for each in (ahead, by_step):
+        each.enter(array("q", resting))
+        each.rest(np.arange(num))
+    for num_steps, num_rest, num_hit in spans:
+        num_steps = min(num_steps, len(resting))
+        foreseen = ahead.foresee(num_steps).tolist()
+        entering = array("q")
+        for step in range(num_steps):
+            [chosen] = by_step.choose(1, None)
+            if step == len(foreseen):
+                if entering:
+                    ahead.enter(entering)
+                entering = array("q")
+                foreseen += ahead.choose(1, None)
+            assert foreseen[step] == chosen
+            contents[chosen] = 0
+            resting.remove(chosen)
+            awake.append(chosen)
+            by_step.enter(array("q", [chosen]))
+            entering.append(chosen)
+        if entering:
+            ahead.enter(entering)
+        now_rest, now_hit = np.array(awake[:num_rest]), np.array(resting[:num_hit], dtype=np.int64)
+        resting, awake = [*resting[num_hit:], *awake[:num_rest]], [*awake[num_rest:], *resting[:num_hit]]
+        contents[now_rest[contents[now_rest] == 0]] = np.arange(np.sum(contents[now_rest] == 0)) + contents.max() + 1
+        for each in (ahead, by_step):
+            each.rest(now_rest)
+            each.hit(now_hit)
+            each.wake(now_hit)
 
 
 # ---- what they are made of --------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from core.decision_digest import DecisionDigest
 from core.decision_log import DecisionLog, Event, packed
 
 _DECISIONS_AT_ONCE: Final = 1 << 13
+_MANY_IDS: Final = 128
 _HEADS_AT_ONCE: Final = 1 << 12  # 32 bytes each: the calls of numpy for them cost as much as a thousand
 
 
@@ -37,6 +38,16 @@ class DigestLog(DecisionLog):
         self.values.append(value)
         if len(self.values) > self._num_decisions_at_once:
             self._take_in()
+
+    def ids(self, event: Event, request_id: int, block_ids: array[int]) -> None:
+        """Many are digested where they lie: a buffer that grows is copied again and again."""
+        if len(block_ids) < _MANY_IDS:
+            super().ids(event, request_id, block_ids)
+            return
+        self._take_in()
+        self._add_head(event, request_id, len(block_ids))
+        self._digest.add_values(block_ids)
+        self._num_digested += len(block_ids)
 
     def have_grown(self) -> None:
         if len(self.values) > self._num_decisions_at_once:

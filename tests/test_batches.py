@@ -249,6 +249,14 @@ def test_what_is_foreseen_for_a_span_is_what_its_steps_would_choose(
             each.wake(now_hit)
 
 
+def test_sieve_foresees_nothing_beyond_the_last_block_before_what_enters() -> None:
+    """Where its hand comes to the end, what has entered until then lies ahead of it."""
+    batches = Sieve(PolicyEnv(lambda: 0, 3, 1)).in_batches(np.arange(1, 4))
+    batches.enter(array("q", range(3)))
+    batches.rest(np.arange(3))
+    assert batches.foresee(3).tolist() == [0, 1]
+
+
 # ---- what they are made of --------------------------------------------------------------------------------------
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from array import array
 
 import numpy as np
 import pytest
@@ -138,6 +139,7 @@ def test_a_digest_log_says_the_same_and_keeps_nothing() -> None:
             log.count(Event.ADMIT, step, 0)
             log.blocks(Event.ALLOC, step, [Block(number) for number in range(step % 5)])
             log.blocks_of(Event.ALLOC, [step, step + 1], [Block(7), Block(9)])
+            log.ids(Event.TOUCH, step, array("q", range(50 * (step % 5) + 1)))
             log.heads += (step, Event.ALLOC, EACH, 2)
             log.values.fromlist([3, 4])
             log.owners += (step, step + 1)

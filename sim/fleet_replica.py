@@ -116,8 +116,14 @@ class FleetReplica(Replica):
         return len(self._scheduler.running)
 
     @property
-    def num_referenced_at_least(self) -> int:
-        """Blocks held now, or fewer: until it ends, a span that flies but takes some. What else runs catches up."""
+    def routers_ps(self) -> int:
+        """The router's present."""
+        return int(self._env.now)
+
+    def num_referenced_at_least(self, now_ps: int) -> int:
+        """Blocks held now, the router's present, or fewer: until it ends, a span that flies but takes some. What else
+        runs catches up.
+        """
         self.make_up()
         if not self._flies:
             self._catch_up()

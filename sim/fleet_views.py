@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from core.least import first_least
 from core.request import Request
 from core.scheduler import Scheduler
 from sim.fleet_replica import FleetReplica
@@ -67,10 +68,6 @@ class LiveView:
         self._replica.catch_up()
         return self._tables.pool.num_referenced
 
-    @property
-    def num_referenced_at_least(self) -> int:
-        return self._replica.num_referenced_at_least
-
     def has_first_token(self, request: Request) -> bool:
         self._replica.make_up()
         return request.first_token_ps >= 0
@@ -95,6 +92,7 @@ class Overview:
             LiveView(number, replica, scheduler, outstanding)
             for number, (replica, scheduler) in enumerate(zip(replicas, schedulers, strict=True))
         ]
+        self._replicas = list(replicas)
         self._prefix_caching = schedulers[0].tables.prefix_caching
 
     def num_cached_tokens(self, request: Request) -> list[int]:
@@ -103,8 +101,9 @@ class Overview:
         return [view.num_cached_tokens(request) for view in self.views]
 
     def with_fewest_referenced_blocks(self) -> list[int]:
-        at_least = [view.num_referenced_at_least for view in self.views]
-        fewest = self.views[at_least.index(min(at_least))].num_referenced_blocks
+        now_ps = self._replicas[0].routers_ps
+        at_least = [replica.num_referenced_at_least(now_ps) for replica in self._replicas]
+        fewest = self.views[first_least(at_least)].num_referenced_blocks
         found: list[int] = []
         for number, least in enumerate(at_least):
             if least <= fewest:

@@ -51,6 +51,8 @@ class ReplicaByItself(FleetReplica):
         self.clock = OwnClock()
         self.due_ps: int = NEVER_PS
         self.turn_ps: int = NEVER_PS
+        self._has_moved = True
+        self._num_seen = 0  # blocks held when somebody last saw: no fewer are, unless it has moved
         self._at_door: list[Request] = []
         self._fewest_at_door = 0  # output tokens of one of them
         super().__init__(Instant(self.clock), number, scheduler, executor, beams)
@@ -66,6 +68,21 @@ class ReplicaByItself(FleetReplica):
     def num_queued(self) -> int:
         self.make_up()
         return len(self._at_door) + len(self._scheduler.waiting)
+
+    @property
+    def routers_ps(self) -> int:
+        return int(self._routers.now)
+
+    def num_referenced_at_least(self, now_ps: int) -> int:
+        """As of old while nothing was due here: a look at a replica costs more than what is remembered of it."""
+        if self._has_moved or self.due_ps < now_ps or self._plan is not None:
+            self._num_seen = super().num_referenced_at_least(now_ps)
+            self._has_moved = False
+        return self._num_seen
+
+    def catch_up(self) -> None:
+        super().catch_up()
+        self._num_seen = self._tables.pool.num_referenced
 
     def make_up(self) -> None:
         """What was due before the router's present is done now."""
@@ -83,6 +100,7 @@ class ReplicaByItself(FleetReplica):
 
     def _take_one(self) -> None:
         """What is due next."""
+        self._has_moved = True
         now_ps = self.clock.now = self.due_ps
         if self._at_door and self._at_door[0].arrival_ps <= now_ps:
             self._let_in(now_ps)
@@ -134,6 +152,7 @@ class ReplicaByItself(FleetReplica):
         self._wait_for_turn()
 
     def take(self, given: Input) -> None:
+        self._has_moved = True
         self.make_up()
         if self._at_door:
             self._let_in(given.time_ps)

@@ -19,6 +19,7 @@ from world import Run, Settings, trace_of
 from core.content import BlockKeys, HashKeys, PrivateKeys
 from core.errors import InputError
 from core.interfaces import PolicyEnv
+from core.least import first_least, first_least_of_floats, largest
 from core.request import Request
 from core.routing import Replicas, RoutingPolicy
 from core.units import PS_PER_S
@@ -26,7 +27,6 @@ from kvtwin.placement import bare_request
 from policies.eviction.fifo import FIFO
 from policies.routing.cache_aware import CacheAware
 from policies.routing.hash import Hash
-from policies.routing.least import first_least, first_least_of_floats, largest
 from policies.routing.least_kv_use import LeastKVUse
 from policies.routing.least_outstanding import LeastOutstanding
 from policies.routing.power_of_two import PowerOfTwo

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 from core.errors import InputError
 from core.interfaces import BlockKey, PolicyEnv
+from core.least import first_least, largest
 from core.request import Request
 from core.routing import Replicas, RoutingPolicy
-from policies.routing.least import first_least, largest
 
 
 class CacheAware(RoutingPolicy):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from core.least import first_least
 from core.request import Request
 from core.routing import Replicas, RoutingPolicy
-from policies.routing.least import first_least
 
 
 class LeastOutstanding(RoutingPolicy):

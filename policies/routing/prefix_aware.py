@@ -7,9 +7,9 @@ from math import exp
 
 from core.errors import InputError
 from core.interfaces import PolicyEnv
+from core.least import first_least_of_floats
 from core.request import Request
 from core.routing import Replicas, RoutingPolicy
-from policies.routing.least import first_least_of_floats
 from policies.routing.prefix_costs import at_most, costs_of
 
 

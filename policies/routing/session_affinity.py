@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from core.errors import InputError
 from core.interfaces import PolicyEnv
+from core.least import first_least
 from core.request import Request
 from core.routing import Replicas, RoutingPolicy
-from policies.routing.least import first_least
 
 
 class SessionAffinity(RoutingPolicy):

@@ -14,15 +14,37 @@ from typing import Any
 
 from core.errors import InputError
 from kvtwin.compiled import LIBRARY, MODULES, PACKAGES, ROOT, folder
+from kvtwin.processes import num_cores
 
+# A C file for each module, compiled side by side: setuptools would take those of one library one after the other. What
+# they have of each other is hidden from other libraries, else they would call each other through a table.
 _BUILD = """
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from mypyc.build import mypycify
 from setuptools import setup
-library, *paths = sys.argv[1:]
+from setuptools.command.build_ext import build_ext
+
+library, num_cores, *paths = sys.argv[1:]
+
+class Build(build_ext):
+    def build_extension(self, extension):
+        def objects_of(source):
+            return self.compiler.compile([source], self.build_temp, include_dirs=extension.include_dirs,
+                                         extra_postargs=[*extension.extra_compile_args, *hidden])
+        hidden = ["-fvisibility=hidden"] if self.compiler.compiler_type == "unix" else []
+        first, *others = extension.sources
+        extension.extra_objects += objects_of(first)  # by itself: then the compiler is known
+        with ThreadPoolExecutor(int(num_cores)) as pool:
+            for objects in pool.map(objects_of, others):
+                extension.extra_objects += objects
+        extension.sources = []
+        super().build_extension(extension)
+
 sys.argv = ["build", "-q", "build_ext", "--build-lib", "../made", "--build-temp", "../temp"]
-modules = mypycify(["--config-file=", *paths], opt_level="2", debug_level="0", group_name=library, strip_asserts=False)
-setup(name=library, packages=[], ext_modules=modules)
+options = {"opt_level": "2", "debug_level": "0", "strip_asserts": False, "multi_file": True, "group_name": library}
+modules = mypycify(["--config-file=", *paths], **options)
+setup(name=library, packages=[], ext_modules=modules, cmdclass={"build_ext": Build})
 """
 
 
@@ -56,7 +78,7 @@ def _build(scratch: Path) -> None:
         copytree(ROOT / package, scratch / "source" / package, ignore=ignore_patterns("__pycache__", "*.so"))
     paths = [f"{name.replace('.', '/')}.py" for name in MODULES]
     done = subprocess.run(
-        [sys.executable, "-c", _BUILD, LIBRARY, *paths],
+        [sys.executable, "-c", _BUILD, LIBRARY, str(num_cores()), *paths],
         cwd=scratch / "source",
         capture_output=True,
         text=True,

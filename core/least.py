@@ -12,15 +12,6 @@ def first_least(values: list[int]) -> int:
     return place
 
 
-def first_least_of_floats(values: list[float]) -> int:
-    """As `first_least`."""
-    place, least = 0, values[0]
-    for number, value in enumerate(values):
-        if value < least:
-            place, least = number, value
-    return place
-
-
 def largest(values: list[int]) -> int:
     """Raises IndexError where there is none. O(values)."""
     most = values[0]

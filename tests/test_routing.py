@@ -19,7 +19,7 @@ from world import Run, Settings, trace_of
 from core.content import BlockKeys, HashKeys, PrivateKeys
 from core.errors import InputError
 from core.interfaces import PolicyEnv
-from core.least import first_least, first_least_of_floats, largest
+from core.least import first_least, largest
 from core.request import Request
 from core.routing import Replicas, RoutingPolicy
 from core.units import PS_PER_S
@@ -346,7 +346,6 @@ def test_an_arrival_does_not_put_off_what_is_due_before_it():
 
 def test_of_equals_the_first_has_the_least():
     assert [first_least(values) for values in ([3], [2, 1, 5, 1], [0, 0])] == [0, 1, 0]
-    assert [first_least_of_floats(values) for values in ([3.5], [2.0, 1.5, 1.5])] == [0, 1]
     assert [largest(values) for values in ([3], [2, 5, 1])] == [3, 5]
 
 

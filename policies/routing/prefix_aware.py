@@ -7,10 +7,9 @@ from math import exp
 
 from core.errors import InputError
 from core.interfaces import PolicyEnv
-from core.least import first_least_of_floats
 from core.request import Request
 from core.routing import Replicas, RoutingPolicy
-from policies.routing.prefix_costs import at_most, costs_of
+from policies.routing.prefix_costs import PrefixCosts
 
 
 class PrefixAware(RoutingPolicy):
@@ -37,49 +36,42 @@ class PrefixAware(RoutingPolicy):
         self._draw = random.Random(f"{env.seed}/routing")
         self._prefills: list[dict[Request, int]] = []  # by replica: tokens to compute, of who has no token yet
         self._oldest: dict[int, Request] = {}  # replica -> the first of these, of which it is not known that it has one
-        self._prefill_tokens: list[int] = []  # sums, by replica
-        self._decode_blocks: list[int] = []
-        self._waits: list[bool] = []  # by replica, whether there is such a one
+        self._costs = self._costs_of(0)
+
+    def _costs_of(self, num_replicas: int) -> PrefixCosts:
+        return PrefixCosts(num_replicas, self._overlap_weight, self.env.block_size_tokens)
 
     def route(self, request: Request, replicas: Replicas) -> int:
         cached, num_prompt = replicas.num_cached_tokens(request), request.num_prompt_tokens
         if not self._prefills:
             self._prefills = [{} for _ in cached]
-            self._prefill_tokens, self._decode_blocks = [0] * len(cached), [0] * len(cached)
-            self._waits = [False] * len(cached)
-        to_compute = [num_prompt - num_cached for num_cached in cached]
-        costs = self._costs(to_compute)
-        chosen = first_least_of_floats(costs)
-        doubtful = [*self._oldest] if self._temperature else self._doubtful(to_compute, costs[chosen])
-        if doubtful:
-            self._look_at(doubtful, replicas)
-            costs = self._costs(to_compute)
-            chosen = first_least_of_floats(costs)
-        if self._temperature:
-            chosen = self._drawn(costs)
-        self._prefills[chosen][request] = to_compute[chosen]
+            self._costs = self._costs_of(len(cached))
+        chosen = (
+            self._drawn(cached, request, replicas) if self._temperature else self._cheapest(cached, request, replicas)
+        )
+        num_to_compute = num_prompt - cached[chosen]
+        self._prefills[chosen][request] = num_to_compute
         self._oldest.setdefault(chosen, request)
-        self._waits[chosen] = True
-        self._prefill_tokens[chosen] += to_compute[chosen]
-        self._decode_blocks[chosen] += self._num_blocks(request)
+        costs = self._costs
+        costs.waits[chosen] = True
+        costs.prefill_tokens[chosen] += num_to_compute
+        costs.decode_blocks[chosen] += self._num_blocks(request)
         return chosen
 
-    def _costs(self, to_compute: list[int]) -> list[float]:
-        return costs_of(
-            self._prefill_tokens, to_compute, self._decode_blocks, self._overlap_weight, self.env.block_size_tokens
-        )
+    def _cheapest(self, cached: list[int], request: Request, replicas: Replicas) -> int:
+        costs, num_prompt = self._costs, request.num_prompt_tokens
+        chosen = costs.cheapest(num_prompt, cached)
+        doubtful = costs.may_be_cheaper(chosen, num_prompt, cached)
+        if doubtful and self._look_at(doubtful, replicas):
+            chosen = costs.cheapest(num_prompt, cached)
+        return chosen
 
-    def _doubtful(self, to_compute: list[int], least_cost: float) -> list[int]:
-        """Those that would cost no more, were all prompts there computed by now."""
-        return at_most(
-            least_cost, self._waits, to_compute, self._decode_blocks, self._overlap_weight, self.env.block_size_tokens
-        )
-
-    def _look_at(self, numbers: list[int], replicas: Replicas) -> None:
-        """Only where it matters: whether a prompt is computed takes a look at the replica."""
-        for number in numbers:
-            if replicas[number].has_first_token(self._oldest[number]):
-                self._pass_over_computed(number)
+    def _look_at(self, numbers: list[int], replicas: Replicas) -> bool:
+        """Only where it matters: whether a prompt is computed takes a look at the replica. Returns whether any is."""
+        computed = [number for number in numbers if replicas[number].has_first_token(self._oldest[number])]
+        for number in computed:
+            self._pass_over_computed(number)
+        return bool(computed)
 
     def _pass_over_computed(self, number: int) -> None:
         """The prompts before the first that still waits for its first token."""
@@ -89,21 +81,23 @@ class PrefixAware(RoutingPolicy):
             if oldest.first_token_ps < 0:
                 self._oldest[number] = oldest
                 return
-            self._prefill_tokens[number] -= prefills.pop(oldest)
+            self._costs.prefill_tokens[number] -= prefills.pop(oldest)
         del self._oldest[number]
-        self._waits[number] = False
+        self._costs.waits[number] = False
 
     def _num_blocks(self, request: Request) -> int:
         return -(-request.num_prompt_tokens // self.env.block_size_tokens)
 
-    def _drawn(self, costs: list[float]) -> int:
+    def _drawn(self, cached: list[int], request: Request, replicas: Replicas) -> int:
+        self._look_at([*self._oldest], replicas)
+        costs = self._costs.of_each(request.num_prompt_tokens, cached)
         least, most = min(costs), max(costs)
         width = (most - least) or 1.0
         weights = [exp(-(cost - least) / width / self._temperature) for cost in costs]
         return self._draw.choices(range(len(costs)), weights)[0]
 
     def on_done(self, request: Request, replica: int) -> None:
-        self._prefill_tokens[replica] -= self._prefills[replica].pop(request, 0)
-        self._decode_blocks[replica] -= self._num_blocks(request)
+        self._costs.prefill_tokens[replica] -= self._prefills[replica].pop(request, 0)
+        self._costs.decode_blocks[replica] -= self._num_blocks(request)
         if self._oldest.get(replica) is request:
             self._pass_over_computed(replica)

@@ -13,6 +13,7 @@ turns, and the median is told. Nothing is extrapolated.
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import sys
 from collections.abc import Iterator, Sequence
@@ -58,6 +59,7 @@ def poisson(num_requests: int, rate_rps: float, seed: int = 0) -> Trace:
 
 def simulated(trace: Trace, num_replicas: int, routing: str, shards: int | str = 1, **choices: Any) -> dict[str, Any]:
     """CPU-seconds, and what was done for them."""
+    gc.collect()  # what the run before left behind
     start_s = cpu_time_s()
     run = kvtwin.simulate(
         trace,

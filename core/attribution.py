@@ -9,12 +9,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from core.decision_log import NO_REQUEST, DecisionLog
-from core.int_column import IntColumn
+from core.int_column import MOST_NEW, IntColumn
 from core.interfaces import BlockKey
 from core.request import Sequence as RequestSequence
 
 _KEYS_AT_ONCE = 32
-_FEW_TAKINGS = 1024
 
 
 @dataclass(slots=True)
@@ -44,7 +43,7 @@ class _Takings:
     def add(self, first: int, step: int, time_ps: int, owner: int) -> None:
         self.first.new.append(first)
         self.rows.new += (step, time_ps, owner)
-        if len(self.first.new) > _FEW_TAKINGS:
+        if len(self.first.new) > MOST_NEW:
             self.pack()
 
     def add_all(self, rows: list[int]) -> None:
@@ -52,7 +51,7 @@ class _Takings:
         self.first.new += rows[::4]
         del rows[::4]
         self.rows.new += rows
-        if len(self.first.new) > _FEW_TAKINGS:
+        if len(self.first.new) > MOST_NEW:
             self.pack()
 
     def pack(self) -> None:

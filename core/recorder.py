@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import numpy as np
 from mypy_extensions import mypyc_attr
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from core.block_tables import BlockTables
 from core.durations import EvenDurations
-from core.int_column import IntColumn
+from core.int_column import MOST_NEW, IntColumn
 from core.plan import StepPlan
 from core.pool import Pool
 from core.request import Request
@@ -39,9 +39,6 @@ PLAN = (
     "num_running",
     "referenced_blocks_after",  # when its ended sequences have freed theirs
 )
-
-
-_MOST_NEW_VALUES: Final = 1 << 13  # of plans; about as many changes of counts are then new
 
 
 class Series:
@@ -247,7 +244,7 @@ class Recorder:
 
     def on_done(self, request: Request) -> None:
         self.requests.add(request)
-        if len(self.plans.new) >= _MOST_NEW_VALUES:
+        if len(self.plans.new) >= MOST_NEW:
             self._pack()
         if self.condenser is not None:
             self.condenser.on_done(self)

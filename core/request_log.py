@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from core.int_column import IntColumn
+from core.int_column import MOST_NEW, IntColumn
 from core.packing import narrowed
 from core.request import Outcome, Request
 
@@ -73,6 +73,8 @@ class RequestLog:
             request.num_prefill_tokens,
             _NUMBER_OF[request.outcome],
         )
+        if len(self._values.new) >= MOST_NEW:
+            self._values.packed()
         if len(self._values) >= _NUM_VALUES_PACKED_AT_ONCE:
             self._pack()
 

@@ -13,6 +13,16 @@ def test_steps_of_three_five_and_seven():
     assert begun == {0: 1, 1: 1, 3: 1, 4: 2, 8: 2, 9: 3, 15: 3, 16: 4}, "a step begins just after the one before ends"
 
 
+def test_totals_are_whole_numbers_of_any_size():
+    """Machine code multiplies short ones in the processor's words: around the bounds of that, and far beyond."""
+    numbers = [bound + near for bound in (1 << 16, 1 << 30, 1 << 45, 1 << 80) for near in (-1, 0, 1)]
+    for first_ps in numbers:
+        for growth_ps in numbers:
+            for num_steps in numbers:
+                total_ps = num_steps * first_ps + growth_ps * (num_steps * (num_steps - 1) // 2)
+                assert even_total_ps(first_ps, growth_ps, num_steps) == total_ps
+
+
 @given(
     st.integers(1, 10**14),
     st.one_of(st.just(0), st.integers(1, 10**3), st.integers(1, 10**14)),

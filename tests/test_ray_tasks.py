@@ -37,6 +37,6 @@ def test_without_ray_it_is_said_what_to_install():
 
 
 def test_a_fleet_on_one_clock_has_no_use_for_ray(monkeypatch):
-    monkeypatch.setattr("kvtwin.fleet.require_ray", lambda: None)
+    monkeypatch.setattr("kvtwin.ray_tasks.require_ray", lambda: None)
     with pytest.raises(InputError, match=r"cluster.shards_on=ray: this routing looks at the replicas; expected proc"):
         fleet("ray", shards="auto", routing="least_outstanding")

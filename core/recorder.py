@@ -18,6 +18,7 @@ from core.plan import StepPlan
 from core.pool import Pool
 from core.request import Request
 from core.request_log import RequestLog
+from core.units import NEVER_PS
 
 if TYPE_CHECKING:
     from core.condenser import Condenser
@@ -201,6 +202,8 @@ class Recorder:
 
     def on_plan(self, plan: StepPlan, durations_ps: Sequence[int], pool: Pool) -> None:
         """A plan was carried out, and what ended with it has freed its blocks."""
+        if plan.start_ps > NEVER_PS:
+            raise OverflowError(f"{plan.start_ps} ps")
         place = self.num_plans
         first_ps, growth_ps = self._even(durations_ps)
         self.plans.new += (

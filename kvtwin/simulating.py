@@ -109,7 +109,7 @@ def simulate_records(experiment: Experiment, cost: CostModel) -> RunRecords:
             replicas = simulate(experiment, Watch(cost, progress, interrupt))
         except (OverflowError, struct.error) as error:
             raise InputError(
-                f"virtual time went beyond 106 days, which 64 bits of picoseconds hold ({error}); expected steps that "
+                f"virtual time went beyond 53 days, which 62 bits of picoseconds hold ({error}); expected steps that "
                 "take less, or a shorter trace"
             ) from error
     spent = Cost(time.perf_counter() - wall_s, cpu_time_s() - cpu_s)

@@ -11,6 +11,7 @@ from core.plan import Chunk, StepPlan
 from core.progression import even_num_begun, even_total_ps
 from core.request import Outcome, Request, Sequence
 from core.scheduler import Scheduler
+from core.units import NEVER_PS
 from sim.span_blocks import SpanBlocks
 
 _FINISHED: Final = Outcome.FINISHED  # to ask an Enum for a member takes longer
@@ -91,6 +92,8 @@ class Flight:
         """The span has ended: tokens appear, sequences end and free their blocks. Returns who is done."""
         scheduler, batch, recorder, pool = self._scheduler, self._batch, self._recorder, self._pool
         now_ps = scheduler.now_ps = self.end_ps
+        if now_ps > NEVER_PS:
+            raise OverflowError(f"{now_ps} ps")
         scheduler.step += self.num_steps
         batch.num_emitted = clock = batch.clock
         ends, members = batch.ends, batch.members

@@ -252,7 +252,7 @@ def test_a_pool_that_no_request_fits_is_refused_and_one_that_some_fit_is_noted(r
 
 def test_a_run_beyond_the_reach_of_its_clock_is_told(refused):
     line = refused("sim", "cost=linear", "cost.constant_s=1e6", "trace.limit=2")
-    assert line.startswith("virtual time went beyond 106 days, which 64 bits of picoseconds hold (")
+    assert line.startswith("virtual time went beyond 53 days, which 62 bits of picoseconds hold (")
 
 
 def test_a_model_that_leaves_no_room_for_kv_is_refused(refused):

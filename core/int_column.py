@@ -18,8 +18,8 @@ class IntColumn:
 
     __slots__ = ("_packed", "new")
 
-    def __init__(self, typecode: str = "q") -> None:
-        self._packed: array[int] = array(typecode)
+    def __init__(self) -> None:
+        self._packed = array("q")
         self.new: list[int] = []  # the end of the column; whoever has a number adds it here
 
     def __len__(self) -> int:
@@ -28,14 +28,13 @@ class IntColumn:
     def packed(self) -> array[int]:
         """All of it. For reading: numbers come in by `new`."""
         if self.new:
-            self._packed.frombytes(struct.pack(f"{len(self.new)}{self._packed.typecode}", *self.new))
+            self._packed.frombytes(struct.pack(f"{len(self.new)}q", *self.new))
             self.new.clear()
         return self._packed
 
     def pop_first(self, num: int) -> IntColumn:
         """Takes so many out of it, as a column of their own."""
-        packed = self.packed()
-        part = IntColumn(packed.typecode)
+        packed, part = self.packed(), IntColumn()
         part._packed = packed[:num]
         del packed[:num]
         return part

@@ -12,7 +12,7 @@ from mypy_extensions import mypyc_attr
 from numpy.typing import NDArray
 
 from core.block_tables import BlockTables
-from core.durations import EvenDurations
+from core.durations import EvenDurations, total_ps
 from core.int_column import MOST_NEW, IntColumn
 from core.plan import StepPlan
 from core.pool import Pool
@@ -202,8 +202,9 @@ class Recorder:
 
     def on_plan(self, plan: StepPlan, durations_ps: Sequence[int], pool: Pool) -> None:
         """A plan was carried out, and what ended with it has freed its blocks."""
-        if plan.start_ps > NEVER_PS:
-            raise OverflowError(f"{plan.start_ps} ps")
+        end_ps = plan.start_ps + total_ps(durations_ps)
+        if end_ps > NEVER_PS:
+            raise OverflowError(f"{end_ps} ps")
         place = self.num_plans
         first_ps, growth_ps = self._even(durations_ps)
         self.plans.new += (

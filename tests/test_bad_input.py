@@ -250,8 +250,11 @@ def test_a_pool_that_no_request_fits_is_refused_and_one_that_some_fit_is_noted(r
     assert some.errors[0].startswith("note: 1 of 2 requests were rejected")
 
 
-def test_a_run_beyond_the_reach_of_its_clock_is_told(refused):
-    line = refused("sim", "cost=linear", "cost.constant_s=1e6", "trace.limit=2")
+@pytest.mark.parametrize("plain_steps", ["true", "false"])
+@pytest.mark.parametrize("long_time", ["cost.constant_s=1e6", "cost.prefill_token_s=1e6"])
+def test_a_run_beyond_the_reach_of_its_clock_is_told(refused, long_time, plain_steps):
+    """Steps that add up to too much, and a single one that is too long; in spans, and by the scheduler's own rule."""
+    line = refused("sim", "cost=linear", long_time, "trace.limit=2", f"fast_forward={plain_steps}")
     assert line.startswith("virtual time went beyond 53 days, which 62 bits of picoseconds hold (")
 
 

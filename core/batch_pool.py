@@ -62,7 +62,7 @@ class BatchPool(IdPool):
         return drawn, num_free
 
     def _draw_free(self, most: int) -> array[int]:
-        num_free = len(self.free) + self._num_blocks - self._num_used
+        num_free = self.free.length + self._num_blocks - self._num_used
         return self.draw(min(most, num_free))[0] if num_free else array("q")
 
     def lose(self, victims: array[int]) -> None:
@@ -147,7 +147,7 @@ class BatchPool(IdPool):
         self.num_available += len(freed)
         self.num_cached += num_idle
         self._log.ids(Event.FREE, request_id, array_of(freed[::-1]))
-        self.free += array_of(freed[num_idle:])
+        self.free.push(array_of(freed[num_idle:]))
         if num_idle:
             self._num_others_of[idle] = -1
             self._eviction.rest(idle[::-1])
@@ -161,11 +161,12 @@ class BatchPool(IdPool):
                 references[block_id] = references.get(block_id, 0) + 1
         used = range(self.first_block_id, self.first_block_id + self._num_used)
         idle = [block_id for block_id in used if self._num_others[block_id] < 0]
-        assert sorted([*self.free, *idle, *references]) == list(used), "a block is lost, or in two states"
+        assert sorted([*self.free.items(), *idle, *references]) == list(used), "a block is lost, or in two states"
         num_others = [references.get(block_id, 1) - 1 for block_id in used if self._num_others[block_id] >= 0]
         assert num_others == [self._num_others[block_id] for block_id in used if self._num_others[block_id] >= 0]
         assert all(self._index.contents[block_id] for block_id in idle), "an idle block has no content"
-        assert not any(self._index.contents[block_id] for block_id in self.free), "a free block still has content"
+        free = self.free.items()
+        assert not any(self._index.contents[block_id] for block_id in free), "a free block still has content"
         counts = (self.num_cached, self.num_referenced, self.num_shared, self.num_available)
         counted = (len(idle), len(references), sum(num_others), self._num_blocks - len(references))
         assert counts == counted, f"counts are off: {counts}, not {counted}"

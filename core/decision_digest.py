@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import sys
 from array import array
 from typing import Final
 
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 
 Ints = NDArray[np.int64]
 
+_IS_LITTLE_ENDIAN: Final = sys.byteorder == "little"
 EACH: Final = -2  # in a head: every row of the run has an owner of its own
 
 
@@ -29,7 +31,7 @@ class DecisionDigest:
 
     def add_values(self, values: array[int]) -> None:
         """The next decisions' blocks or counts."""
-        self._values.update(np.frombuffer(values, dtype=np.int64).astype("<i8", copy=False).data)
+        self._values.update(values if _IS_LITTLE_ENDIAN else np.frombuffer(values, dtype=np.int64).astype("<i8").data)
 
     def add_runs(self, heads: Ints, owners: Ints) -> None:
         """Who got them, and when: `heads` as `DecisionLog` keeps them, [num_heads, 4]; `owners` of the rows whose head

@@ -83,7 +83,7 @@ def expanded(num_each: Ints) -> tuple[Ints, Ints]:
 
 def even_plans(recorder: Recorder) -> EvenPlans:
     """Those that the recorder holds."""
-    table = np.array(recorder.plans.packed(), dtype=np.int64).reshape(-1, len(PLAN))
+    table = np.frombuffer(recorder.plans.packed(), dtype=np.int64).reshape(-1, len(PLAN))
     told: dict[str, Ints] = dict(zip(PLAN, np.ascontiguousarray(table.T), strict=True))
     num_plans, decided_ps = len(table), np.array(recorder.plan_decided_ps, dtype=np.int64)
     num_lost = np.zeros(num_plans, dtype=np.int64)

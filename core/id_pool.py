@@ -12,6 +12,7 @@ import numpy as np
 from core.decision_log import NO_REQUEST, DecisionLog, Event
 from core.id_attribution import IdAttribution
 from core.id_index import IdIndex
+from core.id_stack import IdStack
 from core.numbered_text import NO_TEXT, NumberedText
 from core.pool import OutOfBlocksError, Pool
 
@@ -33,7 +34,7 @@ class IdPool(Pool):
     def __init__(self, num_blocks: int, index: IdIndex, log: DecisionLog, first_block_id: int) -> None:
         super().__init__(num_blocks, first_block_id)
         self.index = index
-        self.free = array("q")  # stack: the last is taken first
+        self.free = IdStack()
         self._num_blocks = num_blocks
         self._log = log
         self._num_used = 0  # ids that were ever on the stack
@@ -87,22 +88,18 @@ class IdPool(Pool):
 
         Whoever draws them counts and logs them. Raises OutOfBlocksError if there are too few.
         """
-        num_free = len(self.free)
+        num_free = self.free.length
         if num_blocks > num_free:
             if num_blocks > self.num_available:
                 raise OutOfBlocksError(f"{num_blocks} blocks asked for, {self.num_available} available")
             if self._num_used < self._num_blocks:
                 self._put_fresh_ones(num_blocks - num_free)
-                num_free = len(self.free)
+                num_free = self.free.length
             elif not num_free:
                 return self._victims(num_blocks, text, first, num_known), 0
-        free = self.free
         if num_blocks <= num_free:
-            drawn = free[: -num_blocks - 1 : -1]
-            del free[num_free - num_blocks :]
-            return drawn, num_blocks
-        drawn = free[::-1]
-        del free[:]
+            return self.free.pop(num_blocks), num_blocks
+        drawn = self.free.pop(num_free)
         drawn += self._victims(num_blocks - num_free, text, first + num_free, num_known)
         return drawn, num_free
 
@@ -124,8 +121,7 @@ class IdPool(Pool):
         first = self.first_block_id + self._num_used
         num_fresh = min(max(num_blocks, _FRESH_AT_ONCE), self._num_blocks - self._num_used)
         self._num_used += num_fresh
-        fresh = array("q", np.arange(first + num_fresh - 1, first - 1, -1).tobytes())
-        self.free = fresh + self.free
+        self.free.push_under(array("q", np.arange(first + num_fresh - 1, first - 1, -1).tobytes()))
 
     @abstractmethod
     def _victims(self, num_blocks: int, text: NumberedText, first: int, num_known: int) -> array[int]:

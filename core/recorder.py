@@ -66,13 +66,13 @@ class Series:
 
     def pack(self) -> None:
         """A change that is packed takes 16 bytes."""
-        self._places.packed()
-        self._values.packed()
+        self._places.pack()
+        self._values.pack()
 
     @property
     def places(self) -> Ints:
         """Where it changes."""
-        return np.array(self._places.packed(), dtype=np.int64)
+        return np.frombuffer(self._places.packed(), dtype=np.int64)
 
     def at(self, places: Ints) -> Ints:
         """The count at each of these places, which ascend."""
@@ -91,7 +91,7 @@ class Series:
 
     def _levels(self) -> Ints:
         """What it is at first, and after each change."""
-        return np.append(self.first, np.array(self._values.packed(), dtype=np.int64))
+        return np.append(self.first, np.frombuffer(self._values.packed(), dtype=np.int64))
 
     def cut(self, begin: int, end: int) -> Series:
         """Takes out what it was from `begin`, before which nothing is left, up to `end`: from place 0 on."""
@@ -101,7 +101,7 @@ class Series:
             self._places.pop_first(num)
             part._places.new += (places[:num] - begin).tolist()
             part._values = self._values.pop_first(num)
-            part.last = self.first = part._values.packed()[-1]
+            part.last = self.first = int(part._levels()[-1])
         return part
 
 
@@ -254,7 +254,7 @@ class Recorder:
             self.condenser.on_done(self)
 
     def _pack(self) -> None:
-        self.plans.packed()
+        self.plans.pack()
         for series in self._all_series():
             series.pack()
 

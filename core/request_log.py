@@ -74,7 +74,7 @@ class RequestLog:
             _NUMBER_OF[request.outcome],
         )
         if len(self._values.new) >= MOST_NEW:
-            self._values.packed()
+            self._values.pack()
         if len(self._values) >= _NUM_VALUES_PACKED_AT_ONCE:
             self._pack()
 
@@ -85,13 +85,13 @@ class RequestLog:
 
     def _rows(self) -> Ints:
         """Those that are not packed, [requests, values]."""
-        return np.array(self._values.packed(), dtype=np.int64).reshape(-1, len(_NAMES))
+        return np.frombuffer(self._values.packed(), dtype=np.int64).reshape(-1, len(_NAMES))
 
     def with_others(self, requests: Iterable[Request]) -> RequestLog:
         """A copy that also has these requests, as they are now."""
         both = RequestLog()
         both._packed, both._num_packed = self._packed[:], self._num_packed
-        both._values.new += self._values.packed()
+        both._values.new += self._rows().ravel().tolist()
         for request in requests:
             both.add(request)
         return both

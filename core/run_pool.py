@@ -222,7 +222,7 @@ class RunPool(IdPool):
         self.num_available += len(freed)
         self.num_cached += num_idle
         self._log.ids(Event.FREE, request_id, freed[::-1])
-        self.free += freed[num_idle:]
+        self.free.push(freed[num_idle:])
         if num_idle:
             self._num_runs += 1
             run = IdleRun(self._num_runs, table[:num_registered], text, parts)
@@ -266,7 +266,7 @@ class RunPool(IdPool):
                 references[block_id] = references.get(block_id, 0) + 1
         idle = [block_id for run in self._order for begin, end in run.parts for block_id in run.ids[begin:end]]
         used = range(self.first_block_id, self.first_block_id + self._num_used)
-        assert sorted([*self.free, *idle, *references]) == list(used), "a block is lost, or in two states"
+        assert sorted([*self.free.items(), *idle, *references]) == list(used), "a block is lost, or in two states"
         sharers = {block_id: number - 1 for block_id, number in references.items() if number > 1}
         assert sharers == self._sharers, "wrong reference counts"
         counts = (self.num_cached, self.num_referenced, self.num_shared, self.num_available, self._num_empty)

@@ -45,6 +45,7 @@ MODULES = (
     "core.id_index",
     "core.id_line",
     "core.id_pool",
+    "core.id_stack",
     "core.id_tables",
     "core.int_column",
     "core.lcm_tables",

@@ -132,7 +132,7 @@ def test_equal_logs_have_none_and_a_shorter_one_ends_in_it() -> None:
 
 def test_a_digest_log_says_the_same_and_keeps_nothing() -> None:
     """Whatever the piece in which decisions are taken in."""
-    kept, digested = DecisionLog(), DigestLog(num_decisions_at_once=3, num_heads_at_once=9)
+    kept, digested = DecisionLog(), DigestLog(num_integers_at_once=3, num_heads_at_once=9)
     for log in (kept, digested):
         for step in range(20):
             log.step = step

@@ -101,6 +101,7 @@ MODULES = (
     "sim.plain_admission",
     "sim.replica_by_itself",
     "sim.span_blocks",
+    "sim.turns",
     "sim.watched_cost",
     "traces.key_book",
     "traces.replay",

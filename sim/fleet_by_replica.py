@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Sequence
 from functools import partial
 
@@ -17,6 +16,7 @@ from sim.executor import CostExecutor
 from sim.fleet_views import Outstanding
 from sim.live_replicas import LiveReplicas
 from sim.replica_by_itself import OwnClock, ReplicaByItself
+from sim.turns import Turns
 
 
 def suits(source: RequestSource) -> bool:
@@ -62,7 +62,7 @@ class FleetByReplica:
         self._policy_hears_of_ends = type(policy).on_done is not RoutingPolicy.on_done
         self._ends: list[tuple[int, bool, int, Request]] = []  # (when, turned away?, replica, who): policy is to hear
         self._is_taking = False
-        self._turns: list[tuple[int, int]] = []  # (turn_ps, replica); one that is no longer so is stale
+        self._turns = Turns(len(schedulers))
         self._next_ps: int = NEVER_PS  # when the next input comes
         self._place: dict[int, int] = {}  # request that is not done -> its replica
 
@@ -89,10 +89,8 @@ class FleetByReplica:
     def _settle(self) -> None:
         """Whoever is done before the next input (which is now, while it is handed out) is found to be."""
         turns = self._turns
-        while turns and turns[0][0] < self._next_ps:
-            turn_ps, number = heapq.heappop(turns)
-            if self._replicas[number].turn_ps == turn_ps:
-                self._give_turn(number)
+        while turns.first_ps < self._next_ps:
+            self._give_turn(turns.first)
 
     def _settle_one(self, number: int) -> None:
         """As `_settle`, at one replica."""
@@ -101,9 +99,10 @@ class FleetByReplica:
 
     def _give_turn(self, number: int) -> None:
         replica = self._replicas[number]
+        if self._source.hears_of_ends:
+            self._turns.note(number, NEVER_PS)  # those of the others are what it goes up to
         replica.go_on()
-        if replica.turn_ps < NEVER_PS:
-            heapq.heappush(self._turns, (replica.turn_ps, number))
+        self._turns.note(number, replica.turn_ps)
 
     def _look_for_input(self) -> None:
         next_ps = self._source.next_ps()
@@ -111,10 +110,7 @@ class FleetByReplica:
 
     def _horizon(self) -> int:
         """Before this nothing comes in, be it set free by an end at another replica."""
-        turns = self._turns
-        if self._source.hears_of_ends and turns and turns[0][0] < self._next_ps:
-            return turns[0][0]
-        return self._next_ps
+        return min(self._next_ps, self._turns.first_ps) if self._source.hears_of_ends else self._next_ps
 
     def _hand_out(self, now_ps: int) -> None:
         """All inputs of this instant."""
@@ -141,7 +137,7 @@ class FleetByReplica:
         else:
             self._hand_over(replica, Input(now_ps, InputKind.ARRIVE, request))
         if replica.turn_ps != turn_ps:
-            heapq.heappush(self._turns, (replica.turn_ps, number))
+            self._turns.note(number, replica.turn_ps)
 
     def _hand_over(self, replica: ReplicaByItself, given: Input) -> None:
         self._is_taking = True
@@ -156,8 +152,7 @@ class FleetByReplica:
         number = self._place[given.request.request_id]
         replica = self._replicas[number]
         self._hand_over(replica, given)
-        if replica.turn_ps < NEVER_PS:
-            heapq.heappush(self._turns, (replica.turn_ps, number))
+        self._turns.note(number, replica.turn_ps)
 
     def _on_done(self, number: int, requests: list[Request], now_ps: int) -> None:
         for request in requests:

@@ -32,5 +32,8 @@ class Turns:
         place = (number + self._size) >> 1
         while place:
             left, right = winners[2 * place], winners[2 * place + 1]
-            winners[place] = left if turns[left] <= turns[right] else right
+            winner = left if turns[left] <= turns[right] else right
+            if winner != number and winner == winners[place]:
+                return  # nothing changes further up
+            winners[place] = winner
             place >>= 1

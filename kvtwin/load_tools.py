@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from core.errors import InputError
+from core.whole_file import can_be_written
 from kvtwin.naming import near_or_all
 from kvtwin.store import write_atomically
 from traces.hashing import with_hash_ids, with_private_ids
@@ -32,15 +33,20 @@ class Exported:
     remarks: tuple[str, ...] = ()
 
 
-def export(trace: Trace, tool: str, folder: Path) -> Exported:
-    """Write what `tool` takes into `folder` (made if need be). Prompts given as text are told by 512-token blocks.
-
-    Raises InputError for an unknown tool.
-    """
+def require_exportable(tool: str, folder: Path) -> None:
+    """Raises InputError, before the work, for an unknown tool, and where `export` could not write into `folder`."""
     if tool not in TOOLS:
         raise InputError(f"--for {tool}: no such load tool{near_or_all(tool, TOOLS)}")
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{folder}: is a file; expected a folder, --out DIR")
+    if not can_be_written(folder / tool):
+        raise InputError(f"{folder}: cannot be written to; expected a folder, --out DIR, that can")
+    if tool == "guidellm" and "," in str(folder):
+        raise InputError(f"{folder}: guidellm takes no comma in a path; expected another --out")
+
+
+def export(trace: Trace, tool: str, folder: Path) -> Exported:
+    """Write what `tool` takes into `folder` (made if need be). Prompts given as text are told by 512-token blocks."""
     return TOOLS[tool](trace, folder)
 
 
@@ -94,8 +100,6 @@ def _vllm_bench(trace: Trace, folder: Path) -> Exported:
 
 def _guidellm(trace: Trace, folder: Path) -> Exported:
     file = folder / "guidellm.jsonl"
-    if "," in str(file):
-        raise InputError(f"{file}: guidellm takes no comma in a path; expected another --out")
     hashed = _hashed(trace)
     write_trace_as("mooncake", hashed, file)
     if hashed.hash_ids is None:

@@ -211,6 +211,10 @@ def test_transforms_are_options(kvtwin, tmp_path):
         (["convert", "nothing.jsonl", "chat.jsonl/o.jsonl"], "chat.jsonl/o.jsonl: cannot be written; expected a file"),
         (["fit", "nothing.jsonl", "--out", "chat.jsonl/r.yaml"], "chat.jsonl/r.yaml: cannot be written; expected a"),
         (["synth", "rag", "--out", "chat.jsonl/o.jsonl"], "chat.jsonl/o.jsonl: cannot be written; expected a file"),
+        (["export", "nothing.jsonl", "--for", "aiperf", "--out", "chat.jsonl"], "chat.jsonl: is a file; expected a"),
+        (["export", "nothing.jsonl", "--for", "aiperf", "--out", "chat.jsonl/x"], "chat.jsonl/x: cannot be written to;"),
+        (["export", "nothing.jsonl", "--for", "guidellm", "--out", "a,b"], "a,b: guidellm takes no comma in a path;"),
+        (["export", "nothing.jsonl", "--for", "aiprf", "--out", "x"], "--for aiprf: no such load tool; did you mean"),
         (["sample", "nothing.jsonl", "chat.jsonl", "--fraction", "1"], "nothing.jsonl: cannot be read"),
         (
             ["info", "chat.jsonl", "--block-size", "-3"],
@@ -256,7 +260,7 @@ def test_no_verb_writes_over_what_it_reads(refused, tmp_path):
     for words in (
         ["convert", "chat.jsonl", "aiperf.jsonl", "--merge", "aiperf.jsonl"],
         ["export", "aiperf.jsonl", "--for", "aiperf", "--out", "."],
-        ["info", "chat.jsonl", "--html", "chat.jsonl"],
+        ["info", "chat.jsonl", "--format", "azure", "--html", "chat.jsonl"],  # told before it is read as what it is not
         ["fit", "chat.jsonl", "--out", "chat.jsonl"],
     ):
         assert refused("trace", *words).endswith(".jsonl is a file that is read; expected another name to write to")

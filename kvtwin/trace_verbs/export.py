@@ -6,18 +6,20 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from kvtwin.arguments import Arguments
-from kvtwin.load_tools import TOOLS, export
+from kvtwin.load_tools import TOOLS, export, require_exportable
 from kvtwin.trace_verbs.shaping import add_reading, add_sampling, add_shaping, note, read_shaped
 from kvtwin.trace_verbs.writing import spare, tell_losses
 
 
 def run(args: Sequence[str]) -> int:
     options = _parser().parse_args(args)
-    trace = read_shaped(options.file, options)
-    for there in Path(options.out).glob("*"):
+    folder = Path(options.out)
+    require_exportable(options.tool, folder)
+    for there in folder.glob("*"):
         if there.stem == options.tool:  # so are the files that `export` writes called
             spare([options.file, *options.merge], there)
-    exported = export(trace, options.tool, Path(options.out))
+    trace = read_shaped(options.file, options)
+    exported = export(trace, options.tool, folder)
     tell_losses(trace, exported.format_name)
     for remark in exported.remarks:
         note(remark)

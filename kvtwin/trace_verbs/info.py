@@ -19,13 +19,13 @@ def run(args: Sequence[str]) -> int:
     options = _parser().parse_args(args)
     if options.html is not None:
         require("plotly")
+        spare([options.file], options.html)
     name = format_name(options.file) if options.format == "auto" else options.format
     trace = read_as_told(options.file, options)
     info = describe(trace, name, options.block_size)
     if options.html is not None:
         from kvtwin.report.trace_page import write_trace_page
 
-        spare([options.file], options.html)
         write_trace_page(options.html, trace, info)
     if options.json:
         print(json.dumps(info, indent=1))

@@ -22,6 +22,7 @@ from kvtwin.formatting import (
     time_unit,
 )
 
+_OF_FLEETS = {"routing", "num_replicas"}  # labels that one replica lacks, which more are compared with all the same
 UNLIMITED = 1_000  # characters: wider than any table
 KINDS = {"sim": "simulated", "engine": "measured"}  # a run's figures, by its kind
 _LATENCIES = ("ttft_s", "tpot_s", "itl_s", "e2e_s", "queue_s")
@@ -81,6 +82,27 @@ def print_sweep(summaries: Sequence[Mapping[str, Any]], file: TextIO | None = No
     if console.measure(table, options=console.options.update(max_width=UNLIMITED)).maximum > console.width:
         table = sweep_table([{**row, "labels": _without(row["labels"], "run")} for row in summaries])
     console.print(table)
+
+
+def print_sweeps(summaries: Sequence[Mapping[str, Any]], file: TextIO | None = None) -> None:
+    """Write the rows of several sweeps, a table for those whose labels have the same names: one table of all would be
+    wide with columns that most rows leave empty. Each is headed by what its rows have in common, but not with all rows.
+    """
+    sweeps: dict[frozenset[str], list[Mapping[str, Any]]] = {}
+    for summary in summaries:
+        sweeps.setdefault(frozenset(summary["labels"]) - _OF_FLEETS, []).append(summary)
+    varying = varying_labels([summary["labels"] for summary in summaries])
+    for number, rows in enumerate(sweeps.values()):
+        if len(sweeps) > 1:
+            in_common = _in_common([row["labels"] for row in rows], varying)
+            print_tables(Text("\n" * (number > 0) + in_common), file=file)
+        print_sweep(rows, file)
+
+
+def _in_common(labels: Sequence[Mapping[str, Any]], names: Sequence[str]) -> str:
+    """Of these labels: those that all rows have the same."""
+    differing = varying_labels(labels)
+    return " ".join(f"{name}={labels[0][name]}" for name in names if name in labels[0] and name not in differing)
 
 
 def _console(file: TextIO | None) -> Console:

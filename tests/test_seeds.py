@@ -268,3 +268,20 @@ def test_collect_tells_what_it_cannot_read_and_shows_the_rest(kvtwin, tmp_path):
     assert kvtwin("collect", "nowhere").errors == [
         "kvtwin: collect: no folder nowhere; expected one with finished runs, such as runs/sim"
     ]
+
+
+def test_collect_gives_runs_of_other_options_a_table_of_their_own(kvtwin, tmp_path):
+    """One of all, with a column for whatever any run was told, would be as wide as nobody reads."""
+    own = "trace=file", f"trace.path={write_trace(tmp_path / 'own.jsonl', [row(0), row(1)])}"
+    kvtwin("sim", "-m", *own, "eviction=lru,fifo", "pool.num_blocks=64", "out=runs/a/${hydra:job.num}")
+    others = "scheduler.max_num_seqs=1,2", "allocation=paged", "hardware=a100_40gb"
+    kvtwin("sim", "-m", *own, *others, "out=runs/b/${hydra:job.num}")
+    finished = kvtwin("collect")
+    first, second = (table.splitlines() for table in finished.out.split("\n\n"))
+    assert first[0] == "hardware=h100_80gb num_blocks=64"
+    assert second[0] == "eviction=lru hardware=a100_40gb allocation=paged"
+    assert [line.split()[:2] for line in first[-2:]] == [["fifo", "1"], ["lru", "0"]]
+    assert [line.split()[:2] for line in second[-2:]] == [["1", "0"], ["2", "1"]]
+    assert max(map(len, finished.out.splitlines())) < 100
+    kvtwin("sim", "-m", *own, "cluster.num_replicas=1,2", "out=runs/c/${hydra:job.num}")
+    assert len(kvtwin("collect", "runs/c").out.split("\n\n")) == 1, "one replica and two are compared"

@@ -18,7 +18,7 @@ from kvtwin.ranking_tables import print_rankings
 from kvtwin.repeats import numbers_in, repeats_of
 from kvtwin.seeds_tables import print_seeds
 from kvtwin.store import read_summary
-from kvtwin.tables import KINDS, print_sweep
+from kvtwin.tables import KINDS, print_sweeps
 from kvtwin.verbs.finishing import note
 
 Row = tuple[dict[str, Any], Path]
@@ -48,7 +48,7 @@ def run(args: Sequence[str]) -> int:
 def _print_rows(whole: Sequence[Row]) -> None:
     labelled = [_labelled(*row) for row in whole]
     if whole:
-        print_sweep(labelled)
+        print_sweeps(labelled)
     folders = [folder for _, folder in whole]
     repeats = [each for each in repeats_of(zip(labelled, folders, strict=True)) if len(each.runs) > 1]
     if repeats:
@@ -57,7 +57,9 @@ def _print_rows(whole: Sequence[Row]) -> None:
 
 def _parser() -> Arguments:
     parser = Arguments(
-        "collect", "The rows of all finished runs below the folders, as their sweeps printed them. Interrupted: --json."
+        "collect",
+        "The rows of all finished runs below the folders, as their sweeps printed them: a table for those of the same\n"
+        "options, headed by what these have in common. Interrupted: --json.",
     )
     parser.add_argument("folders", nargs="*", default=["runs"], metavar="FOLDER", help="default: runs")
     form = parser.add_mutually_exclusive_group()

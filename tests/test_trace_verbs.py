@@ -212,7 +212,7 @@ def test_transforms_are_options(kvtwin, tmp_path):
         (["fit", "nothing.jsonl", "--out", "chat.jsonl/r.yaml"], "chat.jsonl/r.yaml: cannot be written; expected a"),
         (["synth", "rag", "--out", "chat.jsonl/o.jsonl"], "chat.jsonl/o.jsonl: cannot be written; expected a file"),
         (["export", "nothing.jsonl", "--for", "aiperf", "--out", "chat.jsonl"], "chat.jsonl: is a file; expected a"),
-        (["export", "nothing.jsonl", "--for", "aiperf", "--out", "chat.jsonl/x"], "chat.jsonl/x: cannot be written to;"),
+        (["export", "nothing.jsonl", "--for", "aiperf", "--out", "chat.jsonl/x"], "chat.jsonl/x: cannot be written to"),
         (["export", "nothing.jsonl", "--for", "guidellm", "--out", "a,b"], "a,b: guidellm takes no comma in a path;"),
         (["export", "nothing.jsonl", "--for", "aiprf", "--out", "x"], "--for aiprf: no such load tool; did you mean"),
         (["sample", "nothing.jsonl", "chat.jsonl", "--fraction", "1"], "nothing.jsonl: cannot be read"),

@@ -204,6 +204,35 @@ def test_a_request_may_give_up_before_anything_happens() -> None:
     assert run.num_steps == 0
 
 
+DAY_S = 86_400
+
+
+def test_a_trace_that_no_run_can_reach_the_end_of_is_refused_before_it_begins() -> None:
+    """The clock of a run holds 53 days; traces hold 106, for parts of them may be taken."""
+    trace = trace_of([0, 52 * DAY_S, 60 * DAY_S, 61 * DAY_S], [16] * 4, [4] * 4)
+    told = r"request 3 arrives on day 61\.0, and a run lasts 53 days at most; expected times"
+    with pytest.raises(InputError, match=told):
+        TraceSource(trace, ReplayConfig(16))
+    for config in (ReplayConfig(16, Arrivals.ALL_AT_ONCE), ReplayConfig(16, Arrivals.SEQUENTIAL)):
+        assert TraceSource(trace, config).next_ps() == 0, "who ignores the times need not reach them"
+    assert arrivals_s(simulate(trace.take([0, 1]), AMPLE)) == [0, 52 * DAY_S]
+
+
+@pytest.mark.parametrize("arrivals", list(Arrivals))
+def test_thinking_for_longer_than_a_run_is_told_and_not_waited_for(arrivals: Arrivals) -> None:
+    trace = trace_of([0, 1], [16, 16], [4, 4], parent=[-1, 0], think_time_ps=[-1, 60 * DAY_S * PS_PER_S])
+    if arrivals is Arrivals.SEQUENTIAL:
+        assert arrivals_s(simulate(trace, AMPLE, arrivals=arrivals)) == [0, 4]
+        return
+    with pytest.raises(InputError, match=r"request 1 arrives on day 60\.0, and a run lasts 53 days at most"):
+        simulate(trace, AMPLE, arrivals=arrivals)
+
+
+def test_a_patience_longer_than_a_run_never_ends() -> None:
+    run = simulate(trace_of([0, 1], [16, 16], [4, 4], cancel_after_ps=[60 * DAY_S * PS_PER_S, -1]), AMPLE)
+    assert [request.outcome for request in run.requests()] == [Outcome.FINISHED] * 2
+
+
 @pytest.mark.parametrize(("max_model_len", "outcome"), [(20, Outcome.FINISHED), (19, Outcome.REJECTED)])
 def test_a_row_longer_than_the_model_is_rejected(max_model_len: int, outcome: Outcome) -> None:
     """16 + 4 tokens; the row after it is not affected."""

@@ -74,6 +74,14 @@ def test_burstgpt_2_has_sessions_and_begins_on_day_225(read):
     assert trace.num_prompt_tokens.tolist() == [906, 36, 36, 1360]
 
 
+def test_a_file_that_begins_late_on_its_own_clock_begins_at_0(read):
+    """No run reaches day 60, though all of these are within an hour."""
+    rows = [f"{60 * 86_400 + second},ChatGPT,1,1,2,API log\n" for second in (0, 3600)]
+    assert read(BURST + "".join(rows)).arrival_ps.tolist() == [0, 3600 * S]
+    kept = [f"{50 * 86_400 + second},ChatGPT,1,1,2,API log\n" for second in (0, 3600)]
+    assert read(BURST + "".join(kept)).arrival_ps[0] == 50 * 86_400 * S
+
+
 def test_what_64_bits_cannot_tell_is_a_bad_row(read):
     """BurstGPT_3.csv spans 110 days."""
     days = [225, 330, 332, 225.5]

@@ -105,6 +105,23 @@ def test_the_partial_last_block_has_an_id_too(read):
         read(mooncake(num_in=513, ids=[0]))
 
 
+SINCE_1970 = {
+    "timestamp": mooncake(1_700_000_000_000),
+    "arrival_time_ns": '{"input_toks": 1, "output_toks": 1, "arrival_time_ns": 1700000000000000000}',
+    "arrival_s": '{"kvtwin": "trace/1"}\n{"arrival_s": 1700000000, "num_prompt_tokens": 1, "num_output_tokens": 1}',
+    "requests[0].t": '{"block_size": 64, "requests": [{"t": 1700000000.5, "in": 5, "out": 2}]}',
+}
+
+
+@pytest.mark.parametrize(("key", "text"), SINCE_1970.items())
+def test_a_time_since_1970_is_refused_where_times_count_from_the_start(key, text, read):
+    """Formats of wall-clock times begin at 0 instead: their tests say so."""
+    with pytest.raises(InputError) as error:
+        read(text)
+    assert key in str(error.value)
+    assert str(error.value).endswith("(106 days; does it count from 1970, or in another unit?)")
+
+
 BAD_ROWS = {
     "zero_output": [mooncake(num_out=0), "2023-11-16 00:00:02,10,0"],
     "zero_prompt": [mooncake(num_in=0, ids=[]), "2023-11-16 00:00:02,0,10"],

@@ -13,6 +13,7 @@ from core.content import BlockKeys, ChainKeys, HashKeys, PrivateKeys
 from core.errors import InputError
 from core.request import Request
 from core.source import Input, InputKind, RequestSource
+from core.units import NEVER_PS, PS_PER_S
 from traces.key_book import KeyBook
 from traces.replay_config import Arrivals as Arrivals
 from traces.replay_config import Names as Names
@@ -78,8 +79,11 @@ class TraceSource(RequestSource):
         children = np.flatnonzero(awaited >= 0)
         for row, parent in zip(children.tolist(), awaited[children].tolist(), strict=True):
             self._children.setdefault(parent, []).append(row)
-        rows = iter(np.flatnonzero(awaited < 0).data)
+        roots = np.flatnonzero(awaited < 0)
+        rows = iter(roots.data)
         if self._config.arrivals is Arrivals.RECORDED:
+            if len(roots):
+                self._reachable(self._arrival_ps[roots[-1]], int(roots[-1]))
             self._recorded, self._next_recorded = rows, next(rows, NO_ROW)
         elif self._config.arrivals is Arrivals.ALL_AT_ONCE:
             self._due = [(0, 0, row) for row in rows]  # sorted: a heap
@@ -87,6 +91,17 @@ class TraceSource(RequestSource):
             self._backlog = rows
             for _ in range(min(self._num_clients, len(awaited))):
                 self._release_backlog(0)
+
+    def _reachable(self, time_ps: int, row: int) -> int:
+        """The time at which the row arrives. Raises InputError where no clock gets there: a run would not end."""
+        if time_ps >= NEVER_PS:
+            raise InputError(
+                f"trace {self._trace.name!r}: request {self._request_ids[row]} arrives on day "
+                f"{time_ps / PS_PER_S / 86_400:.1f}, and a run lasts 53 days at most; expected times from the trace's "
+                "start, in its format's unit, or less of it: trace.limit, trace.rate_scale, or what "
+                "`kvtwin trace convert --window A:B` writes"
+            )
+        return time_ps
 
     @property
     def _num_clients(self) -> int:
@@ -140,7 +155,7 @@ class TraceSource(RequestSource):
         request = self.request(row, time_ps)
         if self._has_cancellations:
             self._alive[row] = request
-            if request.cancel_ps >= 0:
+            if 0 <= request.cancel_ps < NEVER_PS:
                 heapq.heappush(self._due, (request.cancel_ps, 1, row))
         return request
 
@@ -200,7 +215,7 @@ class TraceSource(RequestSource):
         row = request.request_id if self._names is None else self._names.row(request.request_id)
         self._alive.pop(row, None)
         for child in self._children.pop(row, []):
-            heapq.heappush(self._due, (now_ps + self._think_ps(child), 0, child))
+            heapq.heappush(self._due, (self._reachable(now_ps + self._think_ps(child), child), 0, child))
         if self._config.arrivals in (Arrivals.SEQUENTIAL, Arrivals.CLOSED_LOOP):
             self._release_backlog(now_ps)
 

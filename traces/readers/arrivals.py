@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from core.units import NEVER_PS
 from traces.ragged import IntArray
 from traces.readers.bad_rows import BadRow, BadRows, require_rows
 from traces.readers.csv_columns import MISSING_S
@@ -14,6 +15,7 @@ from traces.readers.fields import INT64_MAX, PS_PER_S
 from traces.readers.source import Source
 
 _MAX_SPAN_S = INT64_MAX // PS_PER_S - 1
+_LATEST_S = NEVER_PS // PS_PER_S - 1  # that can be simulated
 
 
 class Arrivals(NamedTuple):
@@ -35,11 +37,12 @@ def since_first(source: Source, time_column: str, rows: Rows, bad_rows: BadRows)
 
 
 def on_own_clock(source: Source, time_column: str, rows: Rows, bad_rows: BadRows) -> Arrivals:
-    """Times keep the file's origin, unless one lies beyond 106 days: then the earliest row arrives at 0.
+    """Times keep the file's origin, unless one lies beyond the 53 days that can be simulated: then the earliest row
+    arrives at 0.
 
     A row without a time arrives with the row before it in the file, and at 0 if it is the first.
     """
-    if rows.values[0].max() > _MAX_SPAN_S:
+    if rows.values[0].max() > _LATEST_S:
         return since_first(source, time_column, rows, bad_rows)
     return _since(0, 0, source, time_column, rows, bad_rows)
 

@@ -84,7 +84,8 @@ def time_ps(key: str, value: object, ps_per_unit: int) -> int:
         raise BadRow("bad_time", key, value, "a number from 0 on")
     latest = INT64_MAX // ps_per_unit
     if not 0 <= value <= latest:
-        raise BadRow("bad_time", key, value, f"a number from 0 to {latest} (106 days; is the unit right?)")
+        expected = f"a number from 0 to {latest} (106 days; does it count from 1970, or in another unit?)"
+        raise BadRow("bad_time", key, value, expected)
     return round(value * ps_per_unit)
 
 

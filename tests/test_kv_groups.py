@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from test_spans import assert_equal
 from workloads import Workload, workloads
 from world import Bench, Run, Settings, check_integrity, simulate, trace_of
 
@@ -344,5 +345,4 @@ def test_any_mix_of_groups_survives_any_crowd(workload: Workload, groups: tuple[
         assert all(request.outcome is not Outcome.UNFINISHED for request in run.requests())
         assert run.scheduler.tables.pool.num_referenced == 0
         runs.append(run)
-    assert runs[0].scheduler.log.digest() == runs[1].scheduler.log.digest()
-    assert [request.finish_ps for request in runs[0].requests()] == [r.finish_ps for r in runs[1].requests()]
+    assert_equal(*runs)

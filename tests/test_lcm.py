@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 from shapes import hardware, model
+from test_spans import assert_equal
 from workloads import Workload, workloads
 from world import Bench, KeepingRecorder, Run, Settings, check_integrity, scheduler_of, simulate
 
@@ -292,8 +293,18 @@ def test_any_crowd_gets_done(workload: Workload) -> None:
     run = counted(workload, replace(workload.settings, spans=False))
     assert all(request.outcome is not Outcome.UNFINISHED for request in run.requests())
     assert run.scheduler.tables.pool.num_available == workload.settings.num_blocks
-    spanning = simulate(workload.trace, workload.settings, workload.cost, workload.arrivals, workload.concurrency)
-    assert spanning.scheduler.log.digest() == run.scheduler.log.digest()
+    spans, steps = (
+        simulate(
+            workload.trace,
+            replace(workload.settings, spans=on),
+            workload.cost,
+            workload.arrivals,
+            workload.concurrency,
+        )
+        for on in (True, False)
+    )
+    assert_equal(spans, steps)
+    assert steps.scheduler.log.digest() == run.scheduler.log.digest()
 
 
 def test_small_pages_are_not_kept_as_runs() -> None:

@@ -16,6 +16,7 @@ from core.condenser import Condenser
 from core.content import BlockKeys, PrivateKeys
 from core.decision_log import DecisionLog, Event
 from core.even_plans import even_plans
+from core.foresight import Foresight
 from core.interfaces import EvictionPolicy, LeafRanking, PolicyEnv
 from core.kv_group import KVGroup
 from core.plan import StepPlan, StepResult
@@ -24,6 +25,7 @@ from core.request import Request
 from core.scheduler import Scheduler, SchedulerConfig
 from core.step_totals import StepTotals
 from core.units import PS_PER_S, to_ps
+from kvtwin.foreseeing import foresight_of
 from policies.admission.reservation import Reservation
 from policies.allocation.paged import Paged
 from policies.batching import Chunked
@@ -76,6 +78,7 @@ class Settings:
     groups: tuple[KVGroup, ...] = (KVGroup(1),)
     spans: bool = True
     attribution: bool = True
+    foresees: bool = False  # policies are told what the trace will ask for
     seed: int = 0
 
 
@@ -105,7 +108,12 @@ def recorder_of(scheduler: Scheduler) -> KeepingRecorder:
     return recorder
 
 
-def scheduler_of(settings: Settings, condenser: Condenser | None = None, by_ids: bool = False) -> Scheduler:
+def scheduler_of(
+    settings: Settings,
+    condenser: Condenser | None = None,
+    by_ids: bool = False,
+    foresight: Foresight | None = None,
+) -> Scheduler:
     """A fresh control plane. `by_ids`: as the simulator's, of requests with one sample each."""
     victim = settings.preemption or partial(LowestPriority if settings.priority else LastArrived, mode=settings.mode)
     reservation = partial(Reservation, full_prompt=settings.full_prompt, watermark=settings.watermark)
@@ -147,6 +155,7 @@ def scheduler_of(settings: Settings, condenser: Condenser | None = None, by_ids:
         settings.caching,
         settings.groups,
         settings.seed,
+        foresight,
         attribution=settings.attribution,
         by_ids=by_ids,
     )
@@ -245,9 +254,10 @@ def simulate(
     condenser: Condenser | None = None,
 ) -> Run:
     """Replays the trace to its end in the simulator."""
-    scheduler = scheduler_of(settings, condenser, by_ids=settings.spans and trace.num_samples is None)
-    source = TraceSource(trace, ReplayConfig(settings.block_size, arrivals, concurrency))
-    run_simulation(source, scheduler, cost)
+    config = ReplayConfig(settings.block_size, arrivals, concurrency)
+    foresight = foresight_of(trace, config, len(settings.groups)) if settings.foresees else None
+    scheduler = scheduler_of(settings, condenser, settings.spans and trace.num_samples is None, foresight)
+    run_simulation(TraceSource(trace, config), scheduler, cost)
     return Run(scheduler, trace.num_requests)
 
 

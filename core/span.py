@@ -33,16 +33,17 @@ class SpanLimit:
         self._tables = tables
         self._max_num_seqs = max_num_seqs
         self._publication = publication
+        self.num_refused = 0  # plans that could have gone on, but for a rule by which each step is decided anew
         self._changing = [policy for policy in policies if type(policy).next_change is not Policy.next_change]
 
     def num_steps(self, plan: StepPlan, rules: BatchRules) -> int:
         """At least 1: the step that was just planned."""
         copies = plan.copies or plan.swap_ins or plan.moves
         is_plain = not (plan.chunks or plan.held or plan.late or plan.preempted or copies)
-        if not is_plain or self._running.late or self._running.has_shared_tails or self._tables.is_windowed:
+        if not is_plain or self._running.late or self._running.has_shared_tails:
             return 1
-        if self._running.searches or self._order_may_change():
-            return 1
+        if self._tables.is_windowed or self._running.searches or self._order_may_change():
+            return self._refused()
         return self.num_plain_steps(plan.now_ps, plan.step, rules)
 
     def num_plain_steps(self, now_ps: int, step: int, rules: BatchRules) -> int:
@@ -52,7 +53,7 @@ class SpanLimit:
             change = policy.next_change(now_ps, step)
             if change is not None:
                 if change.time_ps is not None:
-                    return 1
+                    return self._refused()
                 if change.step is not None:
                     most = min(most, max(1, change.step - step))
         if self._tables.is_on_demand:
@@ -65,6 +66,11 @@ class SpanLimit:
                 return 1  # after the head was looked at
             most = self._while_head_must_wait(most)
         return most
+
+    def _refused(self) -> int:
+        """One step: what comes next cannot be foretold, though nothing need happen."""
+        self.num_refused += self._running.batch.steps_to_next_end() > 1
+        return 1
 
     def _order_may_change(self) -> bool:
         """Does each step ask anew who of the waiting comes next?"""
@@ -102,7 +108,7 @@ class SpanLimit:
         costs.
         """
         if not self._tables.ignores_repeated_look_ups:
-            return 1
+            return self._refused()
         head, num_free = self._waiting.head, self._tables.pool.num_free
         if head.swapped is not None:
             return self._before_publication(self._while_blocks_last(most, num_free), lambda index, sequence: True)

@@ -37,6 +37,7 @@ class ReplicaRecords:
     digest: str | None
     decisions: bytes | None
     num_plans: int
+    num_refused_spans: int
     num_swapped_blocks: int
     num_evictions: int
     num_costly_evictions: int | None
@@ -67,6 +68,7 @@ def replica_records(scheduler: Scheduler, keeps_decisions: bool) -> ReplicaRecor
         digest=log.digest() if len(log) else None,
         decisions=decisions_jsonl(log) if keeps_decisions else None,
         num_plans=num_plans,
+        num_refused_spans=scheduler.span_limit.num_refused,
         num_swapped_blocks=sum(recorder.swapped_blocks.values()),
         num_evictions=tables.pool.num_evictions,
         num_costly_evictions=None if attribution is None else attribution.num_costly,

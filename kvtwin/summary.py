@@ -90,6 +90,7 @@ def collect_records(
             "peak_rss_bytes": _peak_rss_bytes(),
             "num_steps": sum(each.num_steps for each in replicas),
             "num_plans": sum(each.num_plans for each in replicas),
+            "num_refused_spans": sum(each.num_refused_spans for each in replicas),
         },
         "interrupted": interrupted,
         **({"fleet": fleet_block(experiment, replicas)} if len(replicas) > 1 else {}),

@@ -118,8 +118,18 @@ def test_a_summary_has_every_key_that_scripts_rely_on(kvtwin):
     assert metrics["kv_utilization_ratio"].keys() == {"time_mean", "peak"}
     assert metrics["waste_ratio"].keys() == {"reserved", "internal", "external"}
     assert metrics["outcomes"] == {"finished": 20, "rejected": 0, "cancelled": 0, "unfinished": 0}
-    assert summary["cost"].keys() == {"wall_s", "cpu_s", "peak_rss_bytes", "num_steps", "num_plans"}
-    assert 0 < summary["cost"]["num_plans"] < summary["cost"]["num_steps"]
+    cost = summary["cost"]
+    assert cost.keys() == {"wall_s", "cpu_s", "peak_rss_bytes", "num_steps", "num_plans", "num_refused_spans"}
+    assert 0 == cost["num_refused_spans"] < cost["num_plans"] < cost["num_steps"]
+
+
+@pytest.mark.parametrize(
+    "words", [("queue=vtc",), ("model=gemma3_1b", "cost=linear"), ("trace.beam_width=2",)], ids=lambda words: words[0]
+)
+def test_steps_that_no_span_can_hold_are_counted(kvtwin, words):
+    """A queue that is asked anew in each step, layers with a window, a search."""
+    cost = kvtwin("sim", "trace.limit=60", "trace.rate_scale=100", "pool.num_blocks=600", *words).summary["cost"]
+    assert 0 < cost["num_refused_spans"] <= cost["num_plans"] <= cost["num_steps"]
 
 
 def test_the_log_of_decisions_is_kept_on_request(kvtwin):

@@ -300,9 +300,14 @@ def test_spans_and_single_steps_are_the_same_run(workload: Workload, name: str, 
 def test_single_steps_only_while_somebody_waits_and_a_slot_is_free():
     """Alone a request is two plans. Two slots taken: the third waits for one, and its order does not matter."""
     lone = simulate(trace_of([0], [100], [900]), Settings(100, queue=VTC))
-    assert (lone.num_steps, lone.num_plans) == (900, 2)
+    assert (lone.num_steps, lone.num_plans, lone.num_refused_spans) == (900, 2, 0)
     full = simulate(trace_of([0] * 3, [16] * 3, [500] * 3), Settings(1000, max_num_seqs=2, queue=VTC))
-    assert (full.num_steps, full.num_plans) == (1000, 4)
+    assert (full.num_steps, full.num_plans, full.num_refused_spans) == (1000, 4, 0)
+    # Room for one of them: who waits may change its place in each of the first's decodes, but the last, which ends.
+    short = simulate(trace_of([0] * 2, [160] * 2, [10] * 2), Settings(11, max_num_seqs=2, queue=VTC))
+    assert (short.num_steps, short.num_plans, short.num_refused_spans) == (20, 12, 8)
+    ordered = simulate(trace_of([0] * 2, [160] * 2, [10] * 2), Settings(11, max_num_seqs=2))
+    assert (ordered.num_steps, ordered.num_plans, ordered.num_refused_spans) == (20, 4, 0)
 
 
 class Confused(FCFS):

@@ -131,6 +131,14 @@ def test_a_report_of_one_run_has_the_same_charts_with_one_side(runs, tmp_path):
     assert list(figures) == ["cdf-ttft_s", "cdf-tpot_s", "cdf-e2e_s", "kv-use", "load"]
     assert "80 of 80 requests finished" in page
     assert "measured" not in "".join(figures)
+    assert "900 steps in 300 plans · runs" in page
+
+
+def test_a_report_counts_the_steps_that_no_span_could_hold(runs, tmp_path):
+    cost = {**runs[0].summary["cost"], "num_refused_spans": 250}
+    write_run_report(tmp_path / "run.html", replace(runs[0], summary={**runs[0].summary, "cost": cost}))
+    told = "900 steps in 300 plans, 250 of them single steps that no span could hold"
+    assert told in without_plotly((tmp_path / "run.html").read_text())
 
 
 def test_a_run_that_was_interrupted_counts_time_from_the_first_who_came(runs, tmp_path):

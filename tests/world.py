@@ -218,6 +218,10 @@ class Run:
         return self.scheduler.recorder.num_plans
 
     @property
+    def num_refused_spans(self) -> int:
+        return self.scheduler.span_limit.num_refused
+
+    @property
     def num_preemptions(self) -> int:
         return sum(request.num_preemptions for request in self.requests())
 

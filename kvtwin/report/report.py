@@ -264,11 +264,18 @@ def _engine_text(engine: Mapping[str, Any]) -> str:
     return f"engine: {engine['weights']}, {place}, {engine['clock']} clock{shadow}"
 
 
+def _steps_text(cost: Mapping[str, Any]) -> str:
+    num_refused = cost.get("num_refused_spans", 0)  # runs of earlier versions do not tell
+    told = f"{counted(cost['num_steps'], 'step')} in {counted(cost['num_plans'], 'plan')}"
+    return f"{told}, {num_refused:,} of them single steps that no span could hold" if num_refused else told
+
+
 def _footer(runs: Sequence[Run]) -> str:
     first = runs[0].summary
     versions = ", ".join(f"{name} {version}" for name, version in first.get("versions", {}).items())
     parts = [
         *(_engine_text(run.summary["engine"]) for run in runs[-1:] if "engine" in run.summary),
+        *(_steps_text(run.summary["cost"]) for run in runs[:1] if run.summary["kind"] == "sim"),
         f"runs {', '.join(run.path.name for run in runs if run.path)}",
         f"trace sha256 {first['trace'].get('sha256', NOTHING)}",
         f"seed {first.get('seed', NOTHING)}",

@@ -30,6 +30,8 @@ COMPARED = (
     "kv_utilization_ratio.peak",
 )
 
+SLO_MET = "slo_attainment_ratio"  # defined, and shown, where a service level was set
+
 _LABELS = {
     "ttft_s": "TTFT",
     "tpot_s": "TPOT",

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TextIO
 
 from rich.table import Table
 from rich.text import Text
 
-from kvtwin.formatting import COMPARED, NOTHING, metric_label, metric_text
+from kvtwin.formatting import COMPARED, NOTHING, SLO_MET, metric_label, metric_text
 from kvtwin.intervals import Interval
 from kvtwin.repeats import Repeats
-from kvtwin.tables import SWEEP_FIGURES, new_table, print_tables, varying_labels
+from kvtwin.tables import new_table, print_tables, sweep_headings, varying_labels
 
 
 def print_seeds(repeats: Sequence[Repeats], folders: Sequence[str] = (), file: TextIO | None = None) -> None:
@@ -24,8 +24,9 @@ def print_seeds(repeats: Sequence[Repeats], folders: Sequence[str] = (), file: T
     labels = [{**each.labels, **run} for each, run in zip(repeats, kept, strict=True)]
     names = varying_labels(labels)
     rows = [each.figures() for each in repeats]
-    cells = [[_mean_text(name, row.get(name)) for name in SWEEP_FIGURES] for row in rows]
-    print_tables(_table(names, labels, cells), file=file)
+    headings = sweep_headings(rows)
+    cells = [[_mean_text(name, row.get(name)) for name in headings] for row in rows]
+    print_tables(_table(names, labels, headings.values(), cells), file=file)
     print_differences(repeats, file)
 
 
@@ -41,8 +42,9 @@ def print_differences(repeats: Sequence[Repeats], file: TextIO | None = None) ->
         head = f"\nDifference to {against or 'the first'} on the same traces, seed by seed, ± 95 % t-interval"
         print_tables(Text(f"{head} (in brackets: not resolved):"), file=file)
         rows = [each.less(first) for each in others]
-        cells = [[_difference_text(name, row.get(name)) for name in SWEEP_FIGURES] for row in rows]
-        print_tables(_table(names, labels[1:], cells), file=file)
+        headings = sweep_headings(rows)
+        cells = [[_difference_text(name, row.get(name)) for name in headings] for row in rows]
+        print_tables(_table(names, labels[1:], headings.values(), cells), file=file)
 
 
 def comparison_of(first: Repeats, second: Repeats) -> Table:
@@ -52,7 +54,7 @@ def comparison_of(first: Repeats, second: Repeats) -> Table:
     for column in ("A", "B", "B − A", "± 95 %", ""):
         table.add_column(column, justify="right")
     ours, theirs, differences = first.figures(), second.figures(), second.less(first)
-    for name in COMPARED:
+    for name in (*COMPARED, SLO_MET):
         if name not in differences:
             continue
         difference = differences[name]
@@ -119,12 +121,17 @@ def _bare(text: str) -> str:
     return text.replace(" tok/s", "")
 
 
-def _table(names: Sequence[str], labels: Sequence[Mapping[str, Any]], cells: Sequence[Sequence[str]]) -> Table:
+def _table(
+    names: Sequence[str],
+    labels: Sequence[Mapping[str, Any]],
+    headings: Iterable[str],
+    cells: Sequence[Sequence[str]],
+) -> Table:
     table = new_table()
     table.show_edge = False
     for name in names:
         table.add_column(name.replace("_", "_\n"), style="bold", no_wrap=True)
-    for heading in SWEEP_FIGURES.values():
+    for heading in headings:
         table.add_column(heading, justify="right", no_wrap=True)
     for row, figures in zip(labels, cells, strict=True):
         table.add_row(*(str(row.get(name, NOTHING)) for name in names), *figures)

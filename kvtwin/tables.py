@@ -15,6 +15,7 @@ from kvtwin.agreement import is_within_spread
 from kvtwin.formatting import (
     COMPARED,
     NOTHING,
+    SLO_MET,
     error_text,
     metric_label,
     metric_text,
@@ -31,6 +32,7 @@ _KEY_FIGURES = (
     "output_tokens_per_s",
     "requests_per_s",
     "goodput_rps",
+    SLO_MET,
     "prefix_hit_ratio",
     "kv_utilization_ratio.time_mean",
     "kv_utilization_ratio.peak",
@@ -55,11 +57,12 @@ _KEY_FIGURES = (
     "makespan_s",
 )
 # Short headings: a row of a sweep should fit 80 columns.
-SWEEP_FIGURES = {
+_SWEEP_FIGURES = {
     "output_tokens_per_s": "tok/s",
     "ttft_s.p50": "TTFT\np50",
     "ttft_s.p99": "TTFT\np99",
     "tpot_s.p50": "TPOT\np50",
+    SLO_MET: "SLO\nmet",
     "prefix_hit_ratio": "prefix\nhits",
     "evictable_ratio.time_mean": "evict-\nable",
     "kv_utilization_ratio.time_mean": "KV\nuse",
@@ -143,17 +146,25 @@ def sweep_table(summaries: Sequence[Mapping[str, Any]]) -> Table:
     """A row per job: first the labels in which the jobs differ, then the figures that a choice is made by."""
     labels = [summary.get("labels", {}) for summary in summaries]
     varying = varying_labels(labels)
+    metrics = [summary["metrics"] for summary in summaries]
+    headings = sweep_headings(metrics)
     table = new_table()
     table.show_edge = False  # the two columns it takes are what 80 lack
     for name in varying:
         table.add_column(name.replace("_", "_\n"), style="bold", no_wrap=True)
-    for heading in SWEEP_FIGURES.values():
+    for heading in headings.values():
         table.add_column(heading, justify="right", no_wrap=True)
-    for summary, row in zip(summaries, labels, strict=True):
-        texts = [metric_text(name, _figure(summary["metrics"], name)) for name in SWEEP_FIGURES]
+    for each, row in zip(metrics, labels, strict=True):
+        texts = [metric_text(name, _figure(each, name)) for name in headings]
         figures = [text.removesuffix(" tok/s") for text in texts]
         table.add_row(*(str(row.get(name, NOTHING)) for name in varying), *figures)
     return table
+
+
+def sweep_headings(rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """The figures of a sweep's rows and their headings; of service levels only where some row had one to meet."""
+    has_slo = any(row.get(SLO_MET) is not None for row in rows)
+    return {name: heading for name, heading in _SWEEP_FIGURES.items() if has_slo or name != SLO_MET}
 
 
 def print_paper_figures(source: str, rows: Sequence[tuple[str, str, str, str]], file: TextIO | None = None) -> None:

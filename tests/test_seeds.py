@@ -241,6 +241,19 @@ def test_single_runs_are_compared_without_an_interval(kvtwin):
     assert finished.out.splitlines()[-1].startswith("one seed: differences are those of this trace")
 
 
+def test_whether_a_service_level_was_met_is_a_column_where_one_was_set(kvtwin):
+    sweep = ["sim", "-m", *SYNTH, "eviction=lru,fifo", "slo.tpot_s=9", "out=of/${hydra:job.num}"]
+    without = kvtwin("sim", "-m", *SYNTH, "eviction=lru,fifo")
+    assert "SLO" not in without.out
+    finished = kvtwin(*sweep, "slo.ttft_s=1e-9")
+    heads, *_, lru, fifo = finished.out.splitlines()
+    met = heads.index("SLO")
+    assert [row[met - 2 : met + 4].strip() for row in (lru, fifo)] == ["0.0 %", "0.0 %"]
+    assert "SLO attainment" in kvtwin("compare", "of/0", "of/1").out
+    seeds = kvtwin("sim", "seeds=2", *SYNTH, "eviction=lru,fifo", "slo.ttft_s=99", "slo.tpot_s=9").out
+    assert seeds.count("SLO") == 2  # over the means, and over the differences
+
+
 def test_a_seed_of_the_trace_keeps_the_trace(kvtwin):
     kvtwin("sim", "seeds=2", *SYNTH, "trace.seed=4", "eviction=random", "name=kept")
     shas = {summary_of(path.parent)["trace"]["sha256"] for path in Path("runs/kept").rglob("summary.json")}

@@ -40,12 +40,15 @@ def run(args: Sequence[str]) -> int:
     elif options.csv:
         _write_csv([_record(*row) for row in rows])
     else:
-        _print_rows([row for row in rows if not row[0]["interrupted"]])
+        _print_rows(rows)
         num_unreadable += _print_rankings(folders)
     return 1 if num_unreadable else 0
 
 
-def _print_rows(whole: Sequence[Row]) -> None:
+def _print_rows(rows: Sequence[Row]) -> None:
+    whole = [row for row in rows if not row[0]["interrupted"]]
+    if len(whole) < len(rows):
+        note(f"left out what was interrupted, {len(rows) - len(whole)} of {len(rows)} runs; --json has it")
     labelled = [_labelled(*row) for row in whole]
     if whole:
         print_sweeps(labelled)

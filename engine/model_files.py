@@ -37,6 +37,8 @@ def open_model(path: Path) -> ModelFiles:
     """The model at this path. Raises InputError where there is none of a known kind."""
     if path.is_dir():
         return HFFolder(path)
+    if path.name == "config.json":
+        raise InputError(f"{path}: one file of a model; expected its folder, {path.parent}")
     if path.is_file():
         return GGUFFile(path)
     raise InputError(f"{path}: no such model; expected a folder with config.json and *.safetensors, or a GGUF file")

@@ -20,8 +20,12 @@ def options_of(group: str) -> list[str]:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """The end of a message about an unknown name: `; did you mean …?`, or nothing where none is near."""
-    near = get_close_matches(name, list(known), n=3)
+    """The end of a message about an unknown name: `; did you mean …?`, or nothing where none is near.
+
+    Near is what is spelled alike, or else what begins so: `h200` for `h200_141gb`.
+    """
+    names = sorted(known)
+    near = get_close_matches(name, names, n=3) or [each for each in names if name and each.startswith(name)][:3]
     return f"; did you mean {' or '.join(near)}?" if near else ""
 
 

@@ -64,6 +64,7 @@ def told(verb: str, *words: str) -> str:
     [
         ("trace=chat_sampl", "trace=chat_sampl: no such trace; did you mean chat_sample?"),
         ("model=llama3_9b", "model=llama3_9b: no such model; did you mean llama3_8b"),
+        ("hardware=h200", "hardware=h200: no such hardware; did you mean h200_141gb?"),
         ("pool=3", "pool=3: no such pool; expected one of default"),
         ("+pool.num_blokcs=3", "pool.num_blokcs: no such key; did you mean pool.num_blocks"),
         ("+evicton=lru", "evicton: no such key; did you mean eviction?"),

@@ -215,6 +215,9 @@ def test_missing_and_damaged_files_are_told_in_one_line(tmp_path):
 
     refused("no such model; expected a folder with config.json")
     folder = write_folder(tmp_path / "model", "Qwen2ForCausalLM", num_files=2)
+    with pytest.raises(InputError) as caught:
+        load(folder / "config.json")
+    assert str(caught.value) == f"{folder}/config.json: one file of a model; expected its folder, {folder}"
     part = folder / "model-1.safetensors"
     part.write_bytes(part.read_bytes()[:100])
     refused("model-1.safetensors: cannot read tensor")

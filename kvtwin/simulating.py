@@ -7,6 +7,7 @@ import struct
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 from yaml import YAMLError
@@ -26,6 +27,9 @@ from kvtwin.summary import Cost, RunRecords, collect_records, cpu_time_s
 from sim.cost_model import CostModel
 from sim.linear_cost import LinearCost
 from traces.schema import Trace
+
+_CALIBRATED = f"{__name__}.load_calibrated"  # as conf/cost/calibrated.yaml names it
+_EXPECTED = "expected a file that `kvtwin calibrate` wrote"
 
 
 def load_simulation(
@@ -71,20 +75,7 @@ def load_cost(config: DictConfig) -> CostModel:
 
 def load_calibrated(path: str) -> LinearCost:
     """The linear model in a hardware file that `kvtwin calibrate` wrote."""
-    expected = "expected a file that `kvtwin calibrate` wrote"
-    try:
-        fitted = OmegaConf.to_container(OmegaConf.load(Path(path).expanduser()))
-    except OSError as error:
-        raise InputError(f"cost.path={path}: {error.strerror}; {expected}") from None
-    except YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        line = "" if mark is None else f", line {mark.line + 1}"
-        raise InputError(f"cost.path={path}{line}: not readable as YAML; {expected}") from None
-    except Exception as error:  # of OmegaConf, for YAML that is no configuration
-        raise InputError(f"cost.path={path}: {str(error).splitlines()[0]}; {expected}") from None
-    if not isinstance(fitted, dict) or not isinstance(fitted.get("cost"), dict):
-        raise InputError(f"cost.path={path}: has no key `cost`; {expected}")
-    coefficients = {str(key): value for key, value in fitted["cost"].items()}
+    coefficients = {str(key): value for key, value in _read_fitted(path)["cost"].items()}
     known = inspect.signature(LinearCost).parameters
     for key, value in coefficients.items():
         if key not in known:
@@ -94,7 +85,35 @@ def load_calibrated(path: str) -> LinearCost:
     try:
         return LinearCost(**coefficients)
     except (TypeError, ValueError) as error:
-        raise InputError(f"cost.path={path}: {error}; {expected}") from None
+        raise InputError(f"cost.path={path}: {error}; {_EXPECTED}") from None
+
+
+def other_model_text(config: DictConfig) -> str:
+    """That calibrated times are another model's; empty where they are not, or the file does not say."""
+    if config.cost.get("_target_") != _CALIBRATED:
+        return ""
+    calibrated = _read_fitted(config.cost.path).get("calibrated")
+    name = calibrated.get("model") if isinstance(calibrated, dict) else None
+    if name in (None, config.model.name):
+        return ""
+    here = config.model.name
+    return f"cost.path={config.cost.path} was fitted to {name}, whose times these are; the model here is {here}"
+
+
+def _read_fitted(path: str) -> dict[Any, Any]:
+    try:
+        fitted = OmegaConf.to_container(OmegaConf.load(Path(path).expanduser()))
+    except OSError as error:
+        raise InputError(f"cost.path={path}: {error.strerror}; {_EXPECTED}") from None
+    except YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = "" if mark is None else f", line {mark.line + 1}"
+        raise InputError(f"cost.path={path}{line}: not readable as YAML; {_EXPECTED}") from None
+    except Exception as error:  # of OmegaConf, for YAML that is no configuration
+        raise InputError(f"cost.path={path}: {str(error).splitlines()[0]}; {_EXPECTED}") from None
+    if not isinstance(fitted, dict) or not isinstance(fitted.get("cost"), dict):
+        raise InputError(f"cost.path={path}: has no key `cost`; {_EXPECTED}")
+    return fitted
 
 
 def simulate_records(experiment: Experiment, cost: CostModel) -> RunRecords:

@@ -65,6 +65,9 @@ def test_under_pressure_the_decisions_are_the_same_and_the_times_stand_side_by_s
 
     calibrated = kvtwin("sim", "cost=calibrated", "cost.path=run0/hardware.yaml", "trace.limit=5")
     assert calibrated.status == 0
+    assert calibrated.errors == [
+        "note: cost.path=run0/hardware.yaml was fitted to tiny, whose times these are; the model here is llama3_8b"
+    ]
     page = Path("run0/report.html")
     page.unlink()
     assert kvtwin("report", "run0").out.strip() == str(page)
@@ -189,6 +192,9 @@ def test_calibrate_writes_a_file_that_the_simulator_reads(kvtwin):
     assert refused.status == 2
     assert refused.errors[-1].startswith("kvtwin: calibration sees ")
     assert not Path("none.yaml").exists()
+    assert kvtwin("calibrate", *TINY, "out=mine").errors == [
+        "kvtwin: out=mine: a calibration leaves one file and no run; expected hardware_file=FILE"
+    ]
 
 
 def test_a_calibration_that_teaches_too_little_is_told_and_leaves_nothing(kvtwin):

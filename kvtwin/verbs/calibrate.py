@@ -18,6 +18,8 @@ def run(args: Sequence[str]) -> int:
 
 
 def _job(config: DictConfig) -> JobOutcome:
+    if config.out is not None:
+        raise InputError(f"out={config.out}: a calibration leaves one file and no run; expected hardware_file=FILE")
     path = Path(config.hardware_file)
     if not can_be_written(path):
         raise InputError(f"hardware_file={path}: cannot be written; expected a file in a folder that can")

@@ -9,10 +9,10 @@ from omegaconf import DictConfig
 
 from kvtwin.paper_figures import check_paper_figures
 from kvtwin.run_folder import run_folder
-from kvtwin.simulating import load_cost, load_simulation, simulate_records
+from kvtwin.simulating import load_cost, load_simulation, other_model_text, simulate_records
 from kvtwin.sweep import JobOutcome, override_labels, run_app
 from kvtwin.trace_shelf import TraceShelf
-from kvtwin.verbs.finishing import finish, report_writer
+from kvtwin.verbs.finishing import finish, note, report_writer
 
 
 def run(args: Sequence[str]) -> int:
@@ -25,6 +25,7 @@ def _job(traces: TraceShelf, config: DictConfig) -> JobOutcome:
     check_paper_figures(config)
     experiment = load_simulation(config, trace=traces.trace(config))
     cost = load_cost(config)
+    note(other_model_text(config))
     with run_folder(experiment.config) as folder:
         records = simulate_records(experiment, cost)
         records.summary["labels"] |= override_labels(config)

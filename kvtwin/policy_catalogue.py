@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.resources import files
 from importlib.resources.abc import Traversable
@@ -20,12 +20,15 @@ from kvtwin.policy_kinds import Kind, kind_of, shipped_names
 SHIPPED = "kvtwin"
 _SENTENCE_END = re.compile(r"(?<=\.)\s+")
 _SOURCE = "Source: "  # what a sentence that says so begins with
-_CITATION = re.compile(r"\b(19|20)\d\d\b|'\d\d\b|\bvLLM\b|\bSGLang\b")
+_SOURCE_LINE = re.compile(rf"^# {_SOURCE}(.+)$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
 class Listed:
-    """One policy. `summary` and `source` are sentences of its docstring; `origin` is the package that it comes with."""
+    """One policy. `summary` is the first sentence of its docstring, `origin` the package that it comes with. `source`
+    is a paper, an engine, or that there is none: what the option's file says in a line `# Source: ...`, else a sentence
+    of the docstring that begins so.
+    """
 
     kind: str
     name: str
@@ -42,7 +45,7 @@ def catalogue(kind: Kind) -> list[Listed]:
     """The policies of a kind: those that ship, by name, then those of plugins."""
     folder = files("conf").joinpath(kind.group)
     files_of = {name: folder.joinpath(f"{name}.yaml") for name in shipped_names(kind)}
-    shipped = [listed(kind, name, *_read(file, kind.group), SHIPPED) for name, file in files_of.items()]
+    shipped = [listed(kind, name, *_read(file, kind.group), origin=SHIPPED) for name, file in files_of.items()]
     return [*shipped, *(one for one in _of_plugins(kind.group) if one.kind == kind.name)]
 
 
@@ -54,22 +57,24 @@ def names_of(kind: Kind) -> list[str]:
 def _of_plugins(group: str) -> Iterator[Listed]:
     """Of whatever kind their classes are."""
     for offer in plugin_policies(group):
-        yield listed(kind_of(offer.policy), offer.name, offer.policy, {}, offer.package)
+        yield listed(kind_of(offer.policy), offer.name, offer.policy, {}, "", offer.package)
     for option in plugin_files(group):
-        policy, parameters = _read(option.file, group)
-        yield listed(kind_of(policy), option.name, policy, parameters, option.package)
+        policy, parameters, source = _read(option.file, group)
+        yield listed(kind_of(policy), option.name, policy, parameters, source, option.package)
 
 
-def _read(file: Traversable, group: str) -> tuple[type[Policy], dict[str, Any]]:
-    """The class that an option names, and the parameters that it sets."""
-    chosen = OmegaConf.to_container(OmegaConf.create(file.read_text(encoding="utf-8")), resolve=False)
+def _read(file: Traversable, group: str) -> tuple[type[Policy], dict[str, Any], str]:
+    """The class that an option names, the parameters that it sets, and the source that it states."""
+    text = file.read_text(encoding="utf-8")
+    chosen = OmegaConf.to_container(OmegaConf.create(text), resolve=False)
     assert isinstance(chosen, dict)
     policy: type[Policy] = find_class(str(chosen.pop("_target_", None)), group)
-    return policy, {str(key): value for key, value in chosen.items()}
+    stated = _SOURCE_LINE.search(text)
+    return policy, {str(key): value for key, value in chosen.items()}, stated[1] if stated else ""
 
 
-def listed(kind: Kind, name: str, policy: type[Policy], given: dict[str, Any], origin: str) -> Listed:
-    """`given` are parameters that differ from the defaults of the class, or repeat them."""
+def listed(kind: Kind, name: str, policy: type[Policy], given: dict[str, Any], source: str, origin: str) -> Listed:
+    """`given` are parameters that differ from the defaults of the class, or repeat them. `source`: "" if not stated."""
     sentences = list(_sentences(policy))
     return Listed(
         kind.name,
@@ -79,16 +84,9 @@ def listed(kind: Kind, name: str, policy: type[Policy], given: dict[str, Any], o
         {**defaults_of(policy), **given},
         policy.clairvoyant,
         sentences[0] if sentences else "",
-        _source(sentences),
+        source or next((text.removeprefix(_SOURCE) for text in sentences if text.startswith(_SOURCE)), ""),
         origin,
     )
-
-
-def _source(sentences: Sequence[str]) -> str:
-    """The sentence that is marked as such, or else the first that names a year or an engine."""
-    marked = (text.removeprefix(_SOURCE) for text in sentences if text.startswith(_SOURCE))
-    cited = (part for text in sentences for part in text.split("; ") if _CITATION.search(part))
-    return next(marked, next(cited, ""))
 
 
 def _sentences(policy: type[Policy]) -> Iterator[str]:

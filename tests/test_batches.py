@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from test_spans import assert_equal, assert_sound
 from world import Bench, Run, Settings, scheduler_of, simulate, trace_of
@@ -275,6 +275,7 @@ def test_a_line_moves_its_ids_to_the_front_of_its_memory_when_it_comes_to_the_en
     most=st.integers(1, 25),
     calls=st.lists(st.lists(st.tuples(st.integers(1, 40), st.integers(0, 40)), min_size=1, max_size=20), max_size=12),
 )
+@example(most=1, calls=[[(6, 10)], [(3, 7), (7, 5)]])  # 7 comes back for 3, and is evicted itself after it
 def test_ghosts_by_the_dozen_are_those_that_come_one_by_one(most: int, calls: list[list[tuple[int, int]]]) -> None:
     """What was made room for comes after each call, and is a ghost no more."""
     ours, theirs = GhostBatches(most), Ghosts(most)

@@ -314,12 +314,16 @@ def test_the_list_tells_what_can_be_chosen(kvtwin):
         "parameters": {"bits": 1},
         "clairvoyant": False,
         "summary": "A ring in order of registration.",
-        "source": "Corbató 1968, with 1 bit.",
+        "source": "Corbató, A paging experiment with the Multics system, 1968; with 1 bit",
         "origin": "kvtwin",
     }
     assert by_use["admission=greedy"]["parameters"]["full_prompt"] is False  # the file's; the class says true
     assert by_use["eviction=radix/slru pool.prefix_index=radix"]["parameters"] == {"protected_hits": 2}
     assert not any("own" in policy["name"] for policy in by_use.values())
+    shipped = [policy for policy in by_use.values() if policy["origin"] == "kvtwin"]
+    assert not [policy["use"] for policy in shipped if not policy["source"]], "every option says where it is from"
+    of_one_class = [by_use[f"admission={name}"]["source"] for name in ("greedy", "vllm_v0", "reservation")]
+    assert len(set(of_one_class)) == 3, "each option its own"
 
 
 def test_the_list_is_a_table_of_one_kind_where_asked_for(kvtwin):

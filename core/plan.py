@@ -61,6 +61,7 @@ class StepPlan:
     num_lost_decodes: int = 0  # decodes of the running step whose request was cancelled meanwhile
     first_or_late: list[tuple[Sequence, int]] = field(default_factory=list)  # with a token and when its last one came
     max_steps: int = 1
+    is_unpriced: bool = False  # of the span that is offered no more than its first step has a price
     num_steps: int = 1  # steps whose blocks are taken
 
     admitted: list[Request] = field(default_factory=list)

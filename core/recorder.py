@@ -120,6 +120,7 @@ class Recorder:
         self.num_kv_groups = 1
         self.decides_ahead = False  # a further step of a plan is decided when the step before it starts
         self.num_swap_fallbacks = 0
+        self.num_unpriced_spans = 0
         self.requests = RequestLog()
         self.late_gaps_ps = array("q")
 
@@ -206,6 +207,7 @@ class Recorder:
         if end_ps > NEVER_PS:
             raise OverflowError(f"{end_ps} ps")
         place = self.num_plans
+        self.num_unpriced_spans += plan.is_unpriced
         first_ps, growth_ps = self._even(durations_ps)
         self.plans.new += (
             len(durations_ps),

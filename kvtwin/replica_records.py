@@ -68,7 +68,7 @@ def replica_records(scheduler: Scheduler, keeps_decisions: bool) -> ReplicaRecor
         digest=log.digest() if len(log) else None,
         decisions=decisions_jsonl(log) if keeps_decisions else None,
         num_plans=num_plans,
-        num_refused_spans=scheduler.span_limit.num_refused,
+        num_refused_spans=scheduler.span_limit.num_refused + recorder.num_unpriced_spans,
         num_swapped_blocks=sum(recorder.swapped_blocks.values()),
         num_evictions=tables.pool.num_evictions,
         num_costly_evictions=None if attribution is None else attribution.num_costly,

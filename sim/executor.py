@@ -25,6 +25,7 @@ class CostExecutor:
             self._durations_ps = (self.cost.step_ps(work),)
         else:
             self._durations_ps = self.cost.decode_span_ps(work, plan.max_steps)
+            plan.is_unpriced = len(self._durations_ps) == 1
         return self._start_ps + total_ps(self._durations_ps)
 
     def resume(self, plan: StepPlan, durations_ps: Sequence[int]) -> None:

@@ -124,10 +124,18 @@ def test_a_summary_has_every_key_that_scripts_rely_on(kvtwin):
 
 
 @pytest.mark.parametrize(
-    "words", [("queue=vtc",), ("model=gemma3_1b", "cost=linear"), ("trace.beam_width=2",)], ids=lambda words: words[0]
+    "words",
+    [("queue=vtc",), ("model=gemma3_1b", "cost=linear"), ("trace.beam_width=2",), ("cost._target_=own_cost.Tick",)],
+    ids=lambda words: words[0],
 )
 def test_steps_that_no_span_can_hold_are_counted(kvtwin, words):
-    """A queue that is asked anew in each step, layers with a window, a search."""
+    """A queue that is asked anew in each step, layers with a window, a search, a cost that knows single steps only."""
+    Path("own_cost.py").write_text(
+        "from sim.cost_model import CostModel\n"
+        "class Tick(CostModel):\n"
+        "    def __init__(self, **ignored): pass\n"
+        "    def step_ps(self, work): return 10**9\n"
+    )
     cost = kvtwin("sim", "trace.limit=60", "trace.rate_scale=100", "pool.num_blocks=600", *words).summary["cost"]
     assert 0 < cost["num_refused_spans"] <= cost["num_plans"] <= cost["num_steps"]
 

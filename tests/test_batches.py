@@ -14,12 +14,14 @@ from hypothesis import strategies as st
 from test_spans import assert_equal, assert_sound
 from world import Bench, Run, Settings, scheduler_of, simulate, trace_of
 
+from core.batch_eviction import BatchEviction, Ints
+from core.batch_index import BatchIndex
 from core.batch_order import BatchOrder
 from core.batch_pool import BatchPool
 from core.block import Block
 from core.block_tables import BlockTables
 from core.content import HashKeys
-from core.decision_log import Event
+from core.decision_log import DecisionLog, Event
 from core.id_line import IdLine
 from core.id_tables import IdTables
 from core.interfaces import PolicyEnv
@@ -260,6 +262,43 @@ def test_sieve_foresees_nothing_beyond_the_last_block_before_what_enters() -> No
 # ---- what they are made of --------------------------------------------------------------------------------------
 
 
+class Asked(BatchEviction):
+    """Evicts whoever rests, and remembers what it was told to make room for."""
+
+    asks_incoming = True
+
+    def __init__(self) -> None:
+        self._resting: list[int] = []
+        self.incoming: list[list[int] | None] = []
+
+    def rest(self, ids: Ints) -> None:
+        self._resting += ids.tolist()
+
+    def choose(self, num_blocks: int, incoming: Ints | None) -> array[int]:
+        self.incoming.append(None if incoming is None else incoming.tolist())
+        return array("q", [self._resting.pop() for _ in range(num_blocks)])
+
+    def foresee(self, num_blocks: int) -> array[int]:
+        return array("q")
+
+    def enter(self, ids: array[int]) -> None: ...
+    def hit(self, ids: Ints) -> None: ...
+    def wake(self, ids: Ints) -> None: ...
+    def dropped(self, ids: array[int]) -> None: ...
+
+
+def test_victims_are_told_of_what_comes_into_their_own_places() -> None:
+    """Of four blocks one is free: a text's first goes there, its second is known, its third is not yet."""
+    eviction, index = Asked(), BatchIndex(4)
+    pool = BatchPool(4, eviction, index, DecisionLog())
+    before, text = (index.text(HashKeys(owner, ids, 1, 1, 3)) for owner, ids in ((0, [1, 2, 3]), (1, [4, 5, 6])))
+    table = pool.take(3, 0, before, 0, 3)
+    pool.register(before, 0, table, 0)
+    pool.release(table, 3, before, 0)
+    pool.take(3, 1, text, 0, 2)
+    assert eviction.incoming == [[text.number(1), 0]]
+
+
 def test_a_line_moves_its_ids_to_the_front_of_its_memory_when_it_comes_to_the_end() -> None:
     line = IdLine()
     for first in range(0, 2000, 100):
@@ -292,6 +331,15 @@ def test_ghosts_by_the_dozen_are_those_that_come_one_by_one(most: int, calls: li
     everything = np.arange(41)
     picked = ours.pick(everything)
     assert ([] if picked is None else everything[picked].tolist()) == [key for key in range(41) if key in theirs]
+
+
+def test_who_leaves_an_order_and_comes_back_has_its_new_place_alone() -> None:
+    order, victims = BatchOrder(3), array("q")
+    order.put(np.array([0, 1]), np.array([5, 5]))
+    order.discard(np.array([1]))
+    order.put(np.array([1, 2]), np.array([7, 7]))
+    assert [order.pop(num, victims) for num in (1, 2, 3)] == [5, 7, 7]
+    assert victims.tolist() == [0, 1, 2]
 
 
 def test_an_order_forgets_who_left_it_early() -> None:

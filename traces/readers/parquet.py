@@ -135,7 +135,7 @@ class _Columns:
         halves = np.frombuffer(decimals.buffers()[1], dtype=np.int64)[2 * decimals.offset :].reshape(-1, 2)
         halves = halves[: len(decimals)]
         if bool((halves[:, 1] != halves[:, 0] >> 63)[decimals.is_valid().to_numpy(zero_copy_only=False)].any()):
-            raise self._wrong(key, column.type, "times below 106 days")
+            raise self._wrong(key, column.type, "times below 106 days (do they count from 1970?)")
         return halves[:, 0]
 
     def _cast(self, key: str, column: Any, kind: Any) -> Any:

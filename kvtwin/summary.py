@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import platform
 import resource
 import sys
@@ -210,8 +211,6 @@ def _pool_block(experiment: Experiment) -> dict[str, Any]:
 
 def _metrics(experiment: Experiment, replicas: Sequence[ReplicaRecords], requests: Arrays) -> dict[str, Any]:
     num_swapped = sum(each.num_swapped_blocks for each in replicas)
-    slo = experiment.config["slo"]
-    has_slo = slo["ttft_s"] is not None and slo["tpot_s"] is not None
     metrics = compute_metrics(
         Records(
             RequestColumns.of(requests),
@@ -224,9 +223,16 @@ def _metrics(experiment: Experiment, replicas: Sequence[ReplicaRecords], request
             num_evictions=sum(each.num_evictions for each in replicas),
             num_costly_evictions=total(each.num_costly_evictions for each in replicas),
             counts_orphans=replicas[0].counts_orphans,
-            slo=Slo(slo["ttft_s"], slo["tpot_s"]) if has_slo else None,
+            slo=_slo(**experiment.config["slo"]),
         )
     )
     metrics["num_swap_fallbacks"] = sum(each.num_swap_fallbacks for each in replicas)
     metrics["num_moved_blocks"] = total(each.num_moved_blocks for each in replicas)
     return metrics
+
+
+def _slo(ttft_s: float | None, tpot_s: float | None) -> Slo | None:
+    """None where neither latency has a limit; one that has none alone is never too long."""
+    if ttft_s is None and tpot_s is None:
+        return None
+    return Slo(math.inf if ttft_s is None else ttft_s, math.inf if tpot_s is None else tpot_s)

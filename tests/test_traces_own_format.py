@@ -3,6 +3,7 @@
 import json
 from functools import partial
 from importlib.util import find_spec
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -225,3 +226,12 @@ def test_a_parent_that_arrives_later_is_refused(read):
 def test_bad_headers(header, message, read):
     with pytest.raises(InputError, match=rf"line 1 \(the header\), {message}"):
         read(own(row(), **header))
+
+
+def test_the_example_on_the_page_of_traces_shares_what_it_says(tmp_path):
+    page = (Path(__file__).parents[1] / "docs" / "traces.md").read_text()
+    example = tmp_path / "mine.jsonl"
+    example.write_text(page.partition("```json\n")[2].partition("```")[0])
+    trace = read_trace(example)
+    shared = np.intersect1d(*(trace.hash_ids.row(index) for index in range(2)))
+    assert f"these two share {shared.size * trace.hash_block_tokens} tokens" in page

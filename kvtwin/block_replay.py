@@ -16,7 +16,7 @@ from kvtwin.block_caches import BlockwiseCache, RequestwiseCache, RunwiseCache
 from kvtwin.reachability import Reachability
 from traces.block_references import BlockReferences, ReferencesToCome
 
-_NUM_LOOKS = 64
+NUM_LOOKS = 64
 MakePolicy = Callable[[PolicyEnv], EvictionPolicy]
 
 
@@ -147,7 +147,7 @@ class _Stranded:
     def __init__(self, references: BlockReferences, cache: RequestwiseCache) -> None:
         self._cache = cache
         self._reachability = Reachability(references)
-        self._every = -(-len(references.num_blocks) // _NUM_LOOKS)
+        self._every = -(-len(references.num_blocks) // NUM_LOOKS)
         self._num_requests = 0
         self._num_orphans = 0
         self._num_unreachable: list[int] = []

@@ -10,6 +10,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from kvtwin.block_replay import NUM_LOOKS
 from kvtwin.formatting import NOTHING, counted, ratio_text
 
 
@@ -74,7 +75,8 @@ def remarks(found: Mapping[str, Any]) -> list[str]:
     if worst["unreachable_block_ratio"]:
         lines.append(
             f"Orphans: up to {ratio_text(worst['unreachable_block_ratio'])} of the blocks ({worst['policy']} at "
-            f"{worst['capacity_blocks']:,}) cannot be hit, because a block before them is gone."
+            f"{worst['capacity_blocks']:,}) cannot be hit, because a block before them is gone (mean of up to "
+            f"{NUM_LOOKS} looks, evenly spread over the requests)."
         )
     if found["mode"] != "plain" and min(row["capacity_blocks"] for row in found["results"]) < (
         longest := found["longest_request_blocks"]

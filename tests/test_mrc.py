@@ -292,6 +292,14 @@ def test_json_has_the_documented_shape(capsys: pytest.CaptureFixture[str]) -> No
     assert [row["hit_blocks"] for row in found["bound"]] > [row["hit_blocks"] for row in found["results"][:2]]
 
 
+def test_what_is_seen_now_and_then_is_told_so(capsys: pytest.CaptureFixture[str]) -> None:
+    """By the screen, and so by the page, which has the same remarks."""
+    assert main(["mrc", "--policies", "fifo", "--capacities", "700", "--no-bound"]) == 0
+    told = " ".join(capsys.readouterr().out.split()).partition("Orphans: ")[2]
+    assert told.startswith("up to 34.0 % of the blocks (fifo at 700) cannot be hit")
+    assert told.endswith("(mean of up to 64 looks, evenly spread over the requests).")
+
+
 def test_processes_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kvtwin.mrc._WORTH_A_PROCESS", 1)
     trace = limit(read_trace(sample_path("agent_sessions")), 30)

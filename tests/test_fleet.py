@@ -224,6 +224,7 @@ def test_a_report_shows_each_replica(command):
     page = Path("run/report.html").read_text()
     assert "Routed by RoundRobin. max/mean is 1 where all have the same." in page
     assert page.count('<th scope="row" data-column="replica">1</th>') == 1
+    assert "All replicas together, as they stand at 2,000 moments, evenly spaced." in page
 
 
 def test_without_a_row_a_step_the_figures_stay():

@@ -26,6 +26,7 @@ from kvtwin.report.figure import MEASURED, SIMULATED, Chart, Side
 from kvtwin.report.fleet_series import on_one_clock
 from kvtwin.report.latency_charts import latency_cdf, latency_scatter
 from kvtwin.report.page import Section, Tile, chart_grid, code, render_page, table, tiles
+from kvtwin.report.series import MAX_POINTS
 from kvtwin.report.time_charts import kv_use, load, waste
 from kvtwin.store import Run, write_atomically
 
@@ -41,6 +42,7 @@ _TILES = (
     "kv_utilization_ratio.time_mean",
     "kv_utilization_ratio.peak",
 )
+_FLEET_OVER_TIME = f"All replicas together, as they stand at {MAX_POINTS:,} moments, evenly spaced."
 _MOST_REPLICAS = 256  # that are listed one by one
 _PERCENTILES = ("mean", "p50", "p90", "p95", "p99", "max")
 
@@ -107,7 +109,7 @@ def write_run_report(path: Path, run: Run, notices: Sequence[str] = ()) -> None:
         Section("Latency", "", _latency_table(metrics)),
         Section("Latency distributions", "Share of requests no slower than the time on the x axis.", chart_grid(cdfs)),
         *_fleet(run),
-        Section("Over time", "All replicas together." if "fleet" in run.summary else "", chart_grid(over_time)),
+        Section("Over time", _FLEET_OVER_TIME if "fleet" in run.summary else "", chart_grid(over_time)),
         _configuration([run]),
     ]
     page = render_page(

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from world import trace_of
 
+import kvtwin
 import traces.key_book as key_book
 from core.interfaces import BlockKey
 from traces.key_book import KeyBook
@@ -49,6 +50,17 @@ def test_keys_are_made_once_for_each_block_size(made: list[int]) -> None:
     assert made == [16] * 3 + [8] * 3
     assert first == keys_of(PROMPTS), "as a run alone makes them"
     assert made[6:] == [16] * 3
+
+
+def test_runs_from_python_share_a_trace_with_a_book(made: list[int]) -> None:
+    """As docs/sweeps.md has it."""
+    policies = ("lru", "fifo", "random")
+    shared = replace(PROMPTS, key_book=KeyBook())
+    runs = [kvtwin.simulate(shared, eviction=name, pool={"num_blocks": 9}) for name in policies]
+    assert made == [16] * 3
+    alone = [kvtwin.simulate(PROMPTS, eviction=name, pool={"num_blocks": 9}) for name in policies]
+    assert made == [16] * (3 + 3 * 3)
+    assert [run.summary["decisions"] for run in runs] == [run.summary["decisions"] for run in alone]
 
 
 def test_a_request_that_never_runs_has_no_keys_made(made: list[int]) -> None:

@@ -141,6 +141,18 @@ def test_a_report_counts_the_steps_that_no_span_could_hold(runs, tmp_path):
     assert told in without_plotly((tmp_path / "run.html").read_text())
 
 
+def test_a_report_says_how_many_met_a_service_level_where_one_was_set(runs, tmp_path):
+    def tiles_of(**figures):
+        run = replace(runs[0], summary={**runs[0].summary, "metrics": {**runs[0].summary["metrics"], **figures}})
+        write_run_report(tmp_path / "run.html", run)
+        return without_plotly((tmp_path / "run.html").read_text())
+
+    assert "SLO attainment" not in tiles_of(goodput_rps=None, slo_attainment_ratio=None)
+    page = tiles_of(goodput_rps=1.5, slo_attainment_ratio=0.625)
+    assert "SLO attainment" in page
+    assert "62.5 %" in page
+
+
 def test_a_run_that_was_interrupted_counts_time_from_the_first_who_came(runs, tmp_path):
     requests = {**runs[0].requests, "arrival_s": runs[0].requests["arrival_s"].copy()}
     requests["arrival_s"][50:] = np.nan

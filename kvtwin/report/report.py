@@ -14,6 +14,7 @@ from kvtwin.comparison import LATENCIES
 from kvtwin.formatting import (
     COMPARED,
     NOTHING,
+    SLO_MET,
     counted,
     error_text,
     metric_label,
@@ -43,6 +44,7 @@ _TILES = (
     "kv_utilization_ratio.peak",
 )
 _FLEET_OVER_TIME = f"All replicas together, as they stand at {MAX_POINTS:,} moments, evenly spaced."
+_SLO_TILES = ("goodput_rps", SLO_MET)  # of runs that had a service level to meet
 _MOST_REPLICAS = 256  # that are listed one by one
 _PERCENTILES = ("mean", "p50", "p90", "p95", "p99", "max")
 
@@ -105,7 +107,7 @@ def write_run_report(path: Path, run: Run, notices: Sequence[str] = ()) -> None:
     verdict = words.run_verdict(run)
     metrics = run.summary["metrics"]
     sections = [
-        Section("Key figures", "", tiles([Tile(metric_label(name), _value(metrics, name)) for name in _TILES])),
+        Section("Key figures", "", _run_tiles(metrics)),
         Section("Latency", "", _latency_table(metrics)),
         Section("Latency distributions", "Share of requests no slower than the time on the x axis.", chart_grid(cdfs)),
         *_fleet(run),
@@ -135,6 +137,11 @@ def write_page(path: Path, page: str) -> None:
 
 def _over_time(sides: Sequence[Side]) -> list[Chart]:
     return [chart for chart in (kv_use(sides), waste(sides), load(sides)) if chart is not None]
+
+
+def _run_tiles(metrics: Mapping[str, Any]) -> str:
+    names = (*_TILES, *(name for name in _SLO_TILES if metrics.get(name) is not None))
+    return tiles([Tile(metric_label(name), _value(metrics, name)) for name in names])
 
 
 def _comparison_tiles(comparison: Mapping[str, Any]) -> str:

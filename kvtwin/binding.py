@@ -47,6 +47,13 @@ EVICTION_BASES: Mapping[PrefixIndex, type[Policy]] = {
     PrefixIndex.RADIX: LeafRanking,
 }
 
+_PLAIN_WORDS: Mapping[type, str] = {
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    str: "a text",
+    types.NoneType: "null",
+}
 _OTHER_FORM: Mapping[type[Policy], str] = {
     EvictionPolicy: ", or pool.prefix_index=radix with this one",
     LeafRanking: " such as eviction=radix/lru, or pool.prefix_index=hash with this one",
@@ -224,11 +231,11 @@ def _check_types(cls: Any, values: Mapping[Any, Any], group: str) -> None:
             raise InputError(no_such_key(f"{group}.{key}", [f"{group}.{name}" for name in hints]))
     for name, hint in hints.items():
         allowed = hint.__args__ if isinstance(hint, types.UnionType) else (hint,)
-        plain = [each for each in allowed if each in (bool, int, float, str, types.NoneType)]
+        plain = [each for each in allowed if each in _PLAIN_WORDS]
         if len(plain) < len(allowed) or name not in values or type(value := values.get(name)) in plain:
             continue
         if not (float in plain and type(value) is int):
-            expected = " or ".join(each.__name__.replace("NoneType", "null") for each in plain)
+            expected = " or ".join(_PLAIN_WORDS[each] for each in plain)
             raise InputError(f"{group}.{name}={value}: expected {expected}")
 
 

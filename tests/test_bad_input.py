@@ -81,7 +81,7 @@ def test_so_is_every_other_kind_of_wrong_word(word, line):
 
 
 def test_the_shape_of_a_model_has_types_too():
-    with pytest.raises(InputError, match=r"^model\.num_layers=x: expected int$"):
+    with pytest.raises(InputError, match=r"^model\.num_layers=x: expected a whole number$"):
         instantiate_one(compose_config("sim", ["model.num_layers=x"]).model, "model")
     with pytest.raises(InputError, match=r"^model\.layers: no such key; did you mean model\.num_layers"):
         instantiate_one(compose_config("sim", ["+model.layers=3"]).model, "model")

@@ -178,6 +178,15 @@ def test_a_key_that_stands_twice_is_refused_with_both_lines(text, message, tmp_p
         load_recipe(str(path))
 
 
+@pytest.mark.parametrize("rate", ["1e3", "1E+3", "+10e2", "1.e3", "1.0e+3"])
+def test_powers_of_ten_are_numbers_as_in_json(rate, tmp_path):
+    path = tmp_path / "fast.yaml"
+    path.write_text(f"name: a\narrivals: {{kind: poisson, rate_rps: {rate}}}\nprompt_tokens: 4\noutput_tokens: 3e0\n")
+    recipe = load_recipe(str(path))[0]
+    assert recipe["arrivals"]["rate_rps"] == 1000
+    assert generate(recipe, 5, 1).num_output_tokens.tolist() == [3] * 5
+
+
 def test_an_unknown_recipe_gets_its_near_ones():
     with pytest.raises(InputError, match=r"recipe chat_multiturn: no such file, nor a known name; .* chat_multi_turn$"):
         load_recipe("chat_multiturn")

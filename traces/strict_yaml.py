@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -9,6 +10,15 @@ from typing import Any, NamedTuple
 import yaml
 
 from core.errors import InputError
+
+
+class _Loader(yaml.SafeLoader):  # type: ignore[misc]  # PyYAML tells no types
+    """PyYAML's reads YAML 1.1, where 1e3 is a text; in JSON and YAML 1.2 it is a number, and here."""
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+$"), list("-+0123456789")
+)
 
 
 class _Repeated(NamedTuple):
@@ -25,8 +35,8 @@ def load_strict(path: Path, expected: str) -> Any:
     """
     try:
         text = path.read_text(encoding="utf-8")
-        document = yaml.safe_load(text)
-        repeated = next(_repeated_keys(yaml.compose(text, yaml.SafeLoader)), None)
+        document = yaml.load(text, _Loader)
+        repeated = next(_repeated_keys(yaml.compose(text, _Loader)), None)
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: cannot be read ({error}); expected {expected}") from error
     except (yaml.YAMLError, RecursionError, ValueError) as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import tracemalloc
 from array import array
 
 import numpy as np
@@ -149,3 +150,15 @@ def test_a_digest_log_says_the_same_and_keeps_nothing() -> None:
     assert digested.digest() == kept.digest(), "asked twice, it says it twice"
     with pytest.raises(ValueError, match="digest"):
         digested.rows()
+
+
+def test_a_digest_log_takes_less_than_a_megabyte_however_long_the_run() -> None:
+    """These decisions would be 1.6 MB, packed."""
+    tracemalloc.start()
+    log = DigestLog()
+    for step in range(40_000):
+        log.count(Event.ADMIT, step, 0)
+    num_bytes, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(log) == 40_000
+    assert num_bytes < 1_000_000

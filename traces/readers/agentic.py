@@ -101,7 +101,7 @@ def _trace(name: str, requests: Sequence[Request], block_tokens: int, sha256: st
         session_id=np.array([request.session for request in requests], dtype=np.int64),
         sha256=sha256,
         num_dropped=bad_rows.num_dropped(),
-        licence="Apache-2.0, callanjfox/kv-cache-tester",
+        licence="Apache-2.0 if from callanjfox/kv-cache-tester",
         **link_columns([request.link for request in requests]),  # type: ignore[arg-type]  # two of the columns
     ).sorted_by_arrival()
     # Sessions and sub-agents run side by side: that one file or list comes after another says nothing of time.

@@ -41,5 +41,5 @@ def read(source: Source, bad_rows: BadRows) -> Trace:
         num_output_tokens=num_output_tokens,
         sha256=source.sha256,
         num_dropped=bad_rows.num_dropped(),
-        licence="CC-BY-4.0, Microsoft Azure Public Dataset",
+        licence="CC-BY-4.0 if from the Microsoft Azure Public Dataset",
     ).sorted_by_arrival()

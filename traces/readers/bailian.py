@@ -52,7 +52,7 @@ def read(source: Source, bad_rows: BadRows, *, hash_block_tokens: int | None = N
         category_names=category_names,
         sha256=source.sha256,
         num_dropped=bad_rows.num_dropped(),
-        licence="Apache-2.0, alibaba-edu/qwen-bailian-usagetraces-anon",
+        licence="Apache-2.0 if from alibaba-edu/qwen-bailian-usagetraces-anon",
         **link_columns(links),  # type: ignore[arg-type]  # two of the columns
     ).sorted_by_arrival()
 

@@ -48,5 +48,5 @@ def read(source: Source, bad_rows: BadRows) -> Trace:
         session_id=by_first_appearance(session_id[0]) if session_id else None,
         sha256=source.sha256,
         num_dropped=bad_rows.num_dropped(),
-        licence="CC-BY-4.0, HPMLL/BurstGPT",
+        licence="CC-BY-4.0 if from HPMLL/BurstGPT",
     ).sorted_by_arrival()

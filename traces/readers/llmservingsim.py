@@ -51,7 +51,7 @@ def read(source: Source, bad_rows: BadRows, *, hash_block_tokens: int | None = N
         session_id=np.array([row.session for row in rows], dtype=np.int64) if has_sessions else None,
         sha256=source.sha256,
         num_dropped=bad_rows.num_dropped(),
-        licence="see casys-kaist/LLMServingSim",
+        licence="as casys-kaist/LLMServingSim says, if from there",
         **link_columns([row.link for row in rows]),  # type: ignore[arg-type]  # two of the columns
     ).sorted_by_arrival()
 

@@ -65,7 +65,7 @@ def read(
         think_time_ps=rows.think_time_ps if has_turns else None,
         sha256=source.sha256,
         num_dropped=bad_rows.num_dropped(),
-        licence="Apache-2.0, kvcache-ai/Mooncake",
+        licence="Apache-2.0 if from kvcache-ai/Mooncake",
     ).sorted_by_arrival()
 
 

@@ -17,6 +17,8 @@ from kvtwin.policy_catalogue import SHIPPED, Listed, catalogue
 from kvtwin.policy_kinds import KINDS, kind_named
 from kvtwin.tables import print_tables
 
+_WIDEST = {"name": None, "parameters": 40, "what it does": 60, "source": 50}  # in a pipe, too, where nothing is wrapped
+
 
 def run(args: Sequence[str]) -> int:
     options = _parser().parse_args(args)
@@ -31,8 +33,8 @@ def run(args: Sequence[str]) -> int:
 
 def _table(kind: str, policies: Sequence[Listed]) -> Group:
     table = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
-    for heading in ("name", "parameters", "what it does", "source"):
-        table.add_column(heading)
+    for heading, max_width in _WIDEST.items():
+        table.add_column(heading, max_width=max_width)
     for policy in policies:
         source = "" if policy.source in policy.summary else policy.source
         table.add_row(policy.name, _parameters(policy), Text(policy.summary), Text(source))

@@ -34,7 +34,7 @@ def test_a_stack_is_a_list_whose_end_is_its_top(moves: list[tuple[str, int]]) ->
 
 
 @settings(max_examples=60, deadline=None, derandomize=True)
-@given(st.lists(st.tuples(st.sampled_from(("add", "pack", "read", "take")), st.integers(0, 9)), max_size=30))
+@given(st.lists(st.tuples(st.sampled_from(("add", "pack", "read", "take")), st.integers(0, 9)), max_size=200))
 def test_a_column_is_a_list_however_often_it_is_packed(moves: list[tuple[str, int]]) -> None:
     column = IntColumn()
     listed: list[int] = []

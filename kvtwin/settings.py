@@ -73,6 +73,7 @@ SHARE = _number(lambda value: 0 < value <= 1, "a ratio in (0, 1]")
 DURATION = _number(lambda value: 0 <= value <= 1e6, "seconds from 0 to 1e6")
 WHOLE = _whole(0)
 COUNT = _whole(1)
+MOST_REPLICAS = 100_000  # each takes some 170 kB before its first request: beyond is a slip of the keyboard
 
 RULES: Mapping[str, Rule] = {
     "name": Rule(_is_folder_name, "the name of a folder under runs/"),
@@ -123,7 +124,7 @@ RULES: Mapping[str, Rule] = {
     "scheduler.admit_after_preemption": BOOLEAN,
     "scheduler.own_preemption_ends_step": BOOLEAN,
     "scheduler.async_scheduling": BOOLEAN,
-    "cluster.num_replicas": COUNT,
+    "cluster.num_replicas": _whole(1, most=MOST_REPLICAS),
     "cluster.shards": _whole(1, "auto"),
     "cluster.shards_on": _one_of("processes", "ray"),
     "batching.exempts_alone": BOOLEAN,

@@ -104,6 +104,7 @@ def defaults() -> DictConfig:
         ("pool.num_blocks", 1.5, "a whole number from 1 to 2147483647, auto or unbounded"),
         ("pool.num_blocks", 2**31, "a whole number from 1 to 2147483647, auto or unbounded"),
         ("pool.num_blocks", True, "a whole number from 1 to 2147483647, auto or unbounded"),
+        ("cluster.num_replicas", 10**9, "a whole number from 1 to 100000"),
         ("pool.host_blocks", -1, "a whole number from 0 to 2147483647"),
         ("pool.block_size_tokens", 0, "a whole number of at least 1"),
         ("pool.free_order", "newest", "one of unhashed_first, append_all"),

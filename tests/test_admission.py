@@ -269,10 +269,7 @@ def test_reservation_trades_preemptions_for_waiting():
 @given(workload=workloads(), name=st.sampled_from(sorted(POLICIES)))
 def test_spans_and_single_steps_are_the_same_run(workload: Workload, name: str) -> None:
     chosen = replace(workload.settings, admission=POLICIES[name])
-    spans, steps = (
-        simulate(workload.trace, replace(chosen, spans=on), workload.cost, workload.arrivals, workload.concurrency)
-        for on in (True, False)
-    )
+    spans, steps = (workload.run(replace(chosen, spans=on)) for on in (True, False))
     assert_equal(spans, steps)
     assert_sound(spans)
 

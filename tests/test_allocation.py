@@ -295,18 +295,9 @@ def crowded(draw: st.DrawFn) -> Workload:
 @settings(max_examples=200, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 @given(workload=crowded())
 def test_spans_and_single_steps_are_the_same_run(workload: Workload) -> None:
-    runs = [
-        simulate(
-            workload.trace,
-            replace(workload.settings, spans=on),
-            workload.cost,
-            workload.arrivals,
-            workload.concurrency,
-        )
-        for on in (True, False)
-    ]
-    assert_equal(*runs)
-    assert_sound(runs[0])
+    spans, steps = (workload.run(replace(workload.settings, spans=on)) for on in (True, False))
+    assert_equal(spans, steps)
+    assert_sound(spans)
 
 
 @settings(max_examples=80, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])

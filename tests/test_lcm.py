@@ -293,16 +293,7 @@ def test_any_crowd_gets_done(workload: Workload) -> None:
     run = counted(workload, replace(workload.settings, spans=False))
     assert all(request.outcome is not Outcome.UNFINISHED for request in run.requests())
     assert run.scheduler.tables.pool.num_available == workload.settings.num_blocks
-    spans, steps = (
-        simulate(
-            workload.trace,
-            replace(workload.settings, spans=on),
-            workload.cost,
-            workload.arrivals,
-            workload.concurrency,
-        )
-        for on in (True, False)
-    )
+    spans, steps = (workload.run(replace(workload.settings, spans=on)) for on in (True, False))
     assert_equal(spans, steps)
     assert steps.scheduler.log.digest() == run.scheduler.log.digest()
 

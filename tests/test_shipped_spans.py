@@ -12,7 +12,7 @@ from shapes import CONF
 from test_radix_scheduling import on_radix
 from test_spans import assert_equal, assert_sound
 from workloads import Workload, workloads
-from world import KeepingRecorder, Run, Settings, simulate
+from world import KeepingRecorder, Run, Settings
 
 from core.build import build_scheduler
 from core.decision_log import DecisionLog
@@ -98,10 +98,7 @@ def with_option(word: str, chosen: Settings) -> Settings:
 def test_every_option(word: str, data: st.DataObject) -> None:
     workload = data.draw(crowds(word))
     chosen = with_option(word, workload.settings)
-    spans, steps = (
-        simulate(workload.trace, replace(chosen, spans=on), workload.cost, workload.arrivals, workload.concurrency)
-        for on in (True, False)
-    )
+    spans, steps = (workload.run(replace(chosen, spans=on)) for on in (True, False))
     assert_equal(spans, steps)
     assert_sound(spans)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from eviction_policies import CAUSAL
 from hypothesis import strategies as st
-from world import Settings, trace_of
+from world import Run, Settings, simulate, trace_of
 
 from policies.batching import Chunked, Orca, PrefillFirst, Static
 from policies.preemption.strict_priority import StrictPriority
@@ -29,6 +29,10 @@ class Workload:
     cost: LinearCost
     arrivals: Arrivals
     concurrency: int
+
+    def run(self, settings: Settings) -> Run:
+        """In the simulator, under these settings."""
+        return simulate(self.trace, settings, self.cost, self.arrivals, self.concurrency)
 
 
 def times_ps(most: int) -> st.SearchStrategy[int]:

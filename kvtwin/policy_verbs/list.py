@@ -17,7 +17,7 @@ from kvtwin.policy_catalogue import SHIPPED, Listed, catalogue
 from kvtwin.policy_kinds import KINDS, kind_named
 from kvtwin.tables import print_tables
 
-_WIDEST = {"name": None, "parameters": 40, "what it does": 60, "source": 50}  # in a pipe, too, where nothing is wrapped
+_WIDEST = {"name": None, "parameters": 40, "what it does": 60, "source": 50}  # in a pipe, too, which has no width
 
 
 def run(args: Sequence[str]) -> int:
